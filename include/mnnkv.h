@@ -16,6 +16,7 @@
 //   mnnkv/h2o.h       scores of blocks, and plans of the tokens to keep
 //   mnnkv/gear.h      the lossless codec of fp16, bf16, fp32 and int8 words
 //   mnnkv/state.h     state buffers of other engines, by a description of their tensors
+//   mnnkv/load.h      the functions of a library that is loaded at run time; not included here
 //   mnnkv/model.h     files that come with a model; not included here, and of a library of its own: libmnnkv_model
 //
 // A host that patches its attention needs base.h and session.h, heads.h if it stores tokens, since a

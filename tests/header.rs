@@ -171,6 +171,9 @@ const HEADERS: &[Header] = &[
 /// Inline functions, which follow the sections of a header.
 const INLINE: (&str, &str) = ("mnnkv/scores.h", include_str!("../src/ffi/session/sum_tile.h"));
 
+/// What load.h has before and behind the functions of the other headers.
+const LOAD: [&str; 2] = [include_str!("../src/ffi/load.h"), include_str!("../src/ffi/load_end.h")];
+
 #[test]
 fn the_main_header_includes_every_room_but_model_and_has_the_example_that_is_compiled() {
     let main = include_str!("../include/mnnkv.h");
@@ -202,14 +205,15 @@ fn a_host_reads_fewer_than_450_lines() {
 #[test]
 fn the_committed_headers_are_current() {
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-    for header in HEADERS {
-        let (path, generated) = (include.join(header.path), generate(header));
+    let all = HEADERS.iter().map(|header| (header.path, generate(header)));
+    for (name, generated) in all.chain([("mnnkv/load.h", generate_load())]) {
+        let path = include.join(name);
         if std::env::var_os("MNNKV_WRITE_HEADER").is_some() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, &generated).unwrap();
         }
         let committed = fs::read_to_string(&path).unwrap_or_default();
-        assert!(committed == generated, "{} is stale; run `make header` and commit it", header.path);
+        assert!(committed == generated, "{name} is stale; run `make header` and commit it");
     }
 }
 
@@ -238,6 +242,88 @@ fn generate(header: &Header) -> String {
         out += INLINE.1;
     }
     out + &format!("\n#ifdef __cplusplus\n}}  // extern \"C\"\n#endif\n\n#endif  // {guard}\n")
+}
+
+/// A function of the headers.
+struct Function {
+    returns: String,
+    name: String,
+    parameters: String,
+    arguments: String,
+}
+
+/// The functions that libmnnkv exports without MNNKV_EXPERIMENTAL.
+fn functions() -> Vec<Function> {
+    let mut all = Vec::new();
+    for header in HEADERS.iter().filter(|header| !header.path.starts_with("mnnkv/model/")) {
+        let text = generate(header).replace(INLINE.1, "");
+        let (mut experimental, code) = (false, |line: &&str| !line.starts_with("//"));
+        for item in text.split("\n\n") {
+            experimental =
+                (experimental || item.contains("#ifdef MNNKV_EXPERIMENTAL")) && !item.contains("#endif  // MNNKV_EX");
+            let item = item.lines().filter(code).map(str::trim).collect::<Vec<_>>().join(" ");
+            let Some((head, parameters)) = item.strip_suffix(");").and_then(|item| item.split_once('(')) else {
+                continue;
+            };
+            if experimental {
+                continue;
+            }
+            let (name, ends) = (head.rsplit([' ', '*']).next().unwrap(), |parameter: &str| {
+                parameter.rsplit([' ', '*']).next().filter(|name| *name != "void").unwrap_or_default().to_string()
+            });
+            assert!(name.starts_with("mnnkv_") && !parameters.contains('('), "{item}");
+            all.push(Function {
+                returns: head[..head.len() - name.len()].to_string(),
+                name: name["mnnkv_".len()..].to_string(),
+                parameters: parameters.to_string(),
+                arguments: parameters.split(", ").map(ends).collect::<Vec<_>>().join(", "),
+            });
+        }
+    }
+    all
+}
+
+/// mnnkv/load.h: each function of the other headers as a call of the library that was loaded.
+fn generate_load() -> String {
+    let mut out =
+        "// mnnkv/load.h: libmnnkv loaded at run time, for a program that is built without it.\n//\n".to_string();
+    out += "// Generated from the other headers and src/ffi/load.h by `make header`; do not edit.\n//\n\
+            // This header defines all functions of mnnkv.h, those of MNNKV_EXPERIMENTAL excepted. In one C or C++ file of each\n\
+            // program or library that calls them, and nowhere else:\n//\n\
+            //   #define MNNKV_LOAD_IMPLEMENTATION\n//   #include \"mnnkv/load.h\"\n//\n\
+            //   const char *why = mnnkv_load(NULL);  // first; go on without mnn-kv where it returns a text\n//\n\
+            // Link with -ldl where dlopen needs it. No Rust, and no file of the library, is needed to build the program.\n\n\
+            #ifndef MNNKV_LOAD_H\n#define MNNKV_LOAD_H\n\n#include \"../mnnkv.h\"\n\n\
+            #ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
+    let abi = include_str!("../include/mnnkv/base.h").split("#define MNNKV_ABI_VERSION ").nth(1).unwrap();
+    let abi = format!("#define MNNKV_LOAD_ABI \"{}\"\n", abi.lines().next().unwrap());
+    out +=
+        &LOAD[0].replace("#ifdef MNNKV_LOAD_IMPLEMENTATION\n", &format!("#ifdef MNNKV_LOAD_IMPLEMENTATION\n\n{abi}"));
+    let functions = functions();
+    out += "\nstatic struct mnnkv_functions {\n";
+    for Function { returns, name, parameters, .. } in &functions {
+        writeln!(out, "    {returns}(*{name})({parameters});").unwrap();
+    }
+    out += "} mnnkv_loaded;\n\nstatic const char *const mnnkv_load_names[] = {\n";
+    functions.iter().for_each(|function| writeln!(out, "    \"mnnkv_{}\",", function.name).unwrap());
+    out += "};\n\n";
+    for Function { returns, name, parameters, arguments } in &functions {
+        let (call, missing) = (
+            format!("mnnkv_loaded.{name}({arguments})"),
+            match (returns.as_str(), name.as_str()) {
+                (_, "last_error") => "mnnkv_load_why",
+                ("mnnkv_status ", _) => "MNNKV_UNSUPPORTED",
+                ("const char *", _) => "\"\"",
+                _ => "0",
+            },
+        );
+        let body = match returns.as_str() {
+            "void " => format!("if (mnnkv_loaded.{name}) {{\n        {call};\n    }}"),
+            _ => format!("return mnnkv_loaded.{name} ? {call} : {missing};"),
+        };
+        writeln!(out, "MNNKV_LOAD_HIDDEN {returns}mnnkv_{name}({parameters}) {{\n    {body}\n}}\n").unwrap();
+    }
+    out + LOAD[1] + "\n#ifdef __cplusplus\n}  // extern \"C\"\n#endif\n\n#endif  // MNNKV_LOAD_H\n"
 }
 
 /// The C form of a file's constants, types and functions.

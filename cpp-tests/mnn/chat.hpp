@@ -167,6 +167,8 @@ public:
         const std::vector<token> come = next(count);
         const std::vector<layer_step> steps = host_.forward(come, layer, how, counted);
         EXPECT_FALSE(steps[static_cast<std::size_t>(layer)].ran);
+        const int invalid_value = 5;
+        EXPECT_EQ(steps[static_cast<std::size_t>(layer)].error, how == failure::heads ? invalid_value : 0);
         if (!counted) {
             return;
         }

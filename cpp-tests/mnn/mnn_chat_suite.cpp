@@ -438,7 +438,10 @@ TEST_F(MnnChat, SavesNoChatThatCannotBeRead) {
     ASSERT_TRUE(chat.host().command(load_from(path)));
     flip(path, bytes_of(path).size() / 2);
 
-    EXPECT_FALSE(chat.host().forward({{1000, 300}}, 1, mnn_stub::failure::none, false).back().ran);
+    const layer_step step = chat.host().forward({{1000, 300}}, 1, mnn_stub::failure::none, false).back();
+    const int input_data_error = 10;
+    EXPECT_FALSE(step.ran);
+    EXPECT_EQ(step.error, input_data_error);
     EXPECT_EQ(chat.host().context().status, mnn_stub::llm_status::INTERNAL_ERROR);
     const std::string why = lines(mnn_stub::take_log());
     EXPECT_NE(why.find("layer "), std::string::npos) << why;

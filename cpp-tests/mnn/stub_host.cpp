@@ -141,9 +141,11 @@ public:
         layer_step step;
         mnnkv_mnn::layer* const kv =
             how_.patched ? mnnkv_mnn::layer::of(meta_, *cache_, !reads_, how_.threads) : nullptr;
-        MNN::KVMeta* const meta = kv != nullptr ? kv->begin(meta_, *cache_) : meta_;
+        const mnnkv_mnn::own_meta own(meta_);
         step.hooked = kv != nullptr;
-        if (meta == nullptr || fails == failure::before_room) {
+        step.error = kv != nullptr ? kv->begin(meta_, *cache_) : MNN::NO_ERROR;
+        const MNN::KVMeta* const meta = meta_;
+        if (step.error != MNN::NO_ERROR || fails == failure::before_room) {
             return step;
         }
         if (!reads_) {
@@ -186,7 +188,10 @@ public:
                 const std::size_t padded = oracle::round_up(weights.size(), index_of(how.tile_pack));
                 cache_->multiply(head, begin, weights, padded, out);
             });
-        if (kv != nullptr && !kv->end(*cache_, how_.heads, rows, elements_of(how, step.queries).data())) {
+        if (kv != nullptr) {
+            step.error = kv->end(*cache_, how_.heads, rows, elements_of(how, step.queries).data());
+        }
+        if (step.error != MNN::NO_ERROR) {
             return step;
         }
         step.ran = true;

@@ -83,6 +83,8 @@ const int no_lane = 1 << 20;
 struct layer_step {
     /// The op ran to its end.
     bool ran = false;
+    /// MNN's code where the adapter failed it; 0: it did not.
+    int error = 0;
     /// The adapter gave it a layer.
     bool hooked = false;
     /// The KVMeta for MNN's own code counts as many tokens as the cache has (MNN asserts it in debug builds).

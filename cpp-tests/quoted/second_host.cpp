@@ -91,7 +91,7 @@ bool step(Layer& layer, const mnnkv_host::step_counts& counts, bool fails) {
     const uint32_t queries = static_cast<uint32_t>(counts.add);
     if (!attention(*layer.steps, layer.cache.length, queries, fails)) return false;  // the next begin closes the step
     view = layer.cache.view();
-    return layer.steps->end(kv_heads, queries, view);
+    return layer.steps->end(kv_heads, queries, view) == MNNKV_OK;
 }
 // [readme]
 

@@ -396,7 +396,7 @@ public:
         }
         const mnnkv::status read = model_.session.head(number_, lane, head, cache, key, value);
         if (!read) {
-            fail(read.message());
+            fail(read.code(), read.message());
         }
     }
 
@@ -408,41 +408,42 @@ public:
     void attend(std::uint32_t part, std::uint32_t parts, const mnnkv_cache& cache, const mnnkv_attend& step) {
         const mnnkv::status attended = model_.session.attend(number_, part, parts, cache, step);
         if (!attended) {
-            fail(attended.message());
+            fail(attended.code(), attended.message());
         }
     }
 
     /// The open step's attention has failed, which `end` reports: the first reason is kept. Any thread.
-    void fail(const std::string& why) {
+    void fail(mnnkv_status code, const std::string& why) {
         if (!unread_.exchange(true)) {
+            unread_code_ = code;
             unread_why_ = why;
         }
     }
 
     /// Closes the open step after attention of `heads` query heads, `queries` rows each. Where a tile was refused the
-    /// step keeps its tokens and changes no score, which is printed. Returns false, with the reason printed, if a head
-    /// could not be read, or a part of attention failed: the engine's step has failed, and the next begin mends it. No
-    /// token is lost.
-    bool end(std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) {
+    /// step keeps its tokens and changes no score, which is printed. Returns the code of the failure, with the reason
+    /// printed, if a head could not be read, or a part of attention failed: the engine's step has failed, and the next begin
+    /// mends it. No token is lost.
+    mnnkv_status end(std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) {
         if (!open_) {
-            return true;
+            return MNNKV_OK;
         }
         if (unread_.load(std::memory_order_acquire)) {
             model_.say(model_session::of_layer(number_, unread_why_));
-            return false;
+            return unread_code_;
         }
         open_ = false;
         std::string why = "a tile was refused";
         if (!refused_.load(std::memory_order_relaxed)) {
             const mnnkv::status ended = model_.session.end(number_, heads, queries, cache);
             if (ended) {
-                return true;
+                return MNNKV_OK;
             }
             why = ended.message();
         }
         model_.say_once("a step goes without scores: " + why);
         (void)model_.session.end(number_, 0, 0, cache);
-        return true;
+        return MNNKV_OK;
     }
 
 private:
@@ -579,6 +580,7 @@ private:
     std::atomic<bool> refused_{false};
     /// A head of this step could not be read or attended to, and the first reason. Threads meet before `end`.
     std::atomic<bool> unread_{false};
+    mnnkv_status unread_code_ = MNNKV_OK;
     std::string unread_why_;
     /// The counts at the last begin or clear; next: the engine's length after a step that succeeds.
     struct {

@@ -14,6 +14,7 @@
 #ifndef MNNKV_MNN_HPP
 #define MNNKV_MNN_HPP
 
+#include <MNN/ErrorCode.hpp>
 #include <MNN/MNNDefine.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,10 @@
 #include "mnnkv_dump.hpp"
 #include "mnnkv_host.hpp"
 #include "mnnkv_json.hpp"
+// MNN is built without the library, which is loaded at run time.
+#ifdef MNNKV_LOAD
+#include "mnnkv/load.h"
+#endif
 
 namespace mnnkv_mnn {
 
@@ -53,6 +59,8 @@ struct host {
             logs = logs || (on && key == "kv_h2o_log_stats");
             if (key == "kv_dump_folder") {
                 (void)mnnkv_host::json_path(value, dump_folder);
+            } else if (key == "kv_library") {
+                (void)mnnkv_host::json_path(value, library);
             }
         }
     }
@@ -62,6 +70,8 @@ struct host {
     bool bounds = false, quantises = false, evicts = false, compresses = false, chats = false;
     /// kv_dump_folder: where K, V and Q of every step are written; "": nowhere.
     std::string dump_folder;
+    /// kv_library: the file that is loaded where MNN is built without the library; "": mnnkv_load looks for one.
+    std::string library;
     /// kv_h2o_log_stats: one line per eviction.
     bool logs = false;
     /// The files of the model, which files of its chats are bound to.
@@ -71,6 +81,8 @@ struct host {
 
     /// Wrong keys of a config that switches nothing on are printed.
     bool is_checked = false;
+    /// The library was looked for, and there is none.
+    bool is_sought = false, is_missing = false;
 
     /// There is to be a session.
     bool keeps_tokens() const { return bounds || quantises || evicts || compresses || chats; }
@@ -140,6 +152,37 @@ inline std::string metrics(const MNN::KVMeta& meta) {
     return meta.mnnkv && meta.mnnkv->metrics ? meta.mnnkv->metrics() : std::string();
 }
 
+/// MNN's code of a failure.
+inline MNN::ErrorCode error_of(mnnkv_status code) {
+    switch (code) {
+        case MNNKV_OK:
+            return MNN::NO_ERROR;
+        case MNNKV_OUT_OF_MEMORY:
+            return MNN::OUT_OF_MEMORY;
+        case MNNKV_UNSUPPORTED:
+            return MNN::NOT_SUPPORT;
+        case MNNKV_CORRUPT:
+            return MNN::INPUT_DATA_ERROR;
+        case MNNKV_IO:
+            return MNN::FILE_OPEN_FAILED;
+        default:
+            return MNN::INVALID_VALUE;
+    }
+}
+
+/// Gives an attention op the engine's KVMeta back when its step returns: until then it may have a layer's own.
+class own_meta {
+public:
+    explicit own_meta(MNN::KVMeta*& of_op) : of_op_(of_op), engine_(of_op) {}
+    ~own_meta() { of_op_ = engine_; }
+    own_meta(const own_meta&) = delete;
+    own_meta& operator=(const own_meta&) = delete;
+
+private:
+    MNN::KVMeta*& of_op_;
+    MNN::KVMeta* const engine_;
+};
+
 /// One attention op's cache. Per step CPUAttention calls begin, appended, read, tile, end; where the layer attends:
 /// begin, appended, prepare, attend, end. It may leave after begin on an error of its own, which the next begin mends.
 class layer {
@@ -148,7 +191,7 @@ public:
     /// of its own (has_cache: kv_cache, and not another layer's).
     template <class Cache>
     static layer* of(MNN::KVMeta* meta, Cache& cache, bool has_cache, int threads) {
-        if (!has_cache || meta == nullptr || !meta->mnnkv || is_off(*meta)) {
+        if (!has_cache || meta == nullptr || !meta->mnnkv || is_missing(*meta->mnnkv) || is_off(*meta)) {
             return nullptr;
         }
         if (!cache.mnnkv || !cache.mnnkv->host_) {
@@ -169,10 +212,10 @@ public:
     }
 
     /// Before MNN makes room for the step's tokens: edits the history, restores stored tokens, applies the planned
-    /// eviction. Returns the KVMeta of this step for MNN's code; NULL when tokens cannot be restored (out of memory):
-    /// no token is lost, and attention must not run.
+    /// eviction. Sets meta, that of the engine, to the one of this step for MNN's code. Where tokens cannot be restored it
+    /// prints the reason: no token is lost, and attention must not run.
     template <class Cache>
-    MNN::KVMeta* begin(MNN::KVMeta* meta, Cache& cache) {
+    MNN::ErrorCode begin(MNN::KVMeta*& meta, Cache& cache) {
         const mnnkv_host::step_counts counts = counts_of(*meta);
         look_after(cache, *meta);
         scale_ = meta->attn_scale > 0 ? meta->attn_scale : 1.0f / std::sqrt(static_cast<float>(cache.mHeadDim));
@@ -180,7 +223,7 @@ public:
             prepare_dump(counts, *meta, cache);
         }
         if (!steps_) {
-            return meta;
+            return MNN::NO_ERROR;
         }
         if (meta->previous == meta->remove) {
             // MNN clears the cache and allocates a new one, also with reserved tokens.
@@ -194,11 +237,11 @@ public:
             } else {
                 model().say_once("off where " + why);
             }
-            return meta;
+            return MNN::NO_ERROR;
         }
         pending_ = false;
         if (!on_) {
-            return meta;
+            return MNN::NO_ERROR;
         }
         if (is_loaded_) {
             make_room(*meta, cache);
@@ -209,13 +252,14 @@ public:
         if (!begun) {
             const std::string why = mnnkv_host::model_session::of_layer(steps_->number(), begun.message());
             MNN_ERROR("mnn-kv: %s\n", why.c_str());
-            return nullptr;
+            return error_of(begun.code());
         }
         is_loaded_ = false;
         widen(cache, given.kv_len + meta->add);
         copy_numbers(*meta);
         view_.previous = given.kv_len;
-        return &view_;
+        meta = &view_;
+        return MNN::NO_ERROR;
     }
 
     /// After MNN has appended the step's tokens.
@@ -320,7 +364,8 @@ public:
             std::memset(output_ + row_bytes_ * attend_.rows, 0, row_bytes_ * (given - attend_.rows));
         }
         if (mask != nullptr && !take_mask(*mask, given, bytes)) {
-            steps_->fail("a mask of " + std::to_string(mask->elementSize()) + " numbers for " + std::to_string(rows) +
+            steps_->fail(MNNKV_INVALID_ARGUMENT,
+                         "a mask of " + std::to_string(mask->elementSize()) + " numbers for " + std::to_string(rows) +
                          " rows cannot be attended by");
             parts_ = 0;
         }
@@ -334,10 +379,10 @@ public:
     }
 
     /// After attention of `rows` queries in each of `heads` query heads. query: MNN's tensor, [row][head][dim] in the
-    /// cache's element type, after RoPE; MNN scales copies of it. Returns false if stored tokens could not be read: the
-    /// step has failed, and no token is lost.
+    /// cache's element type, after RoPE; MNN scales copies of it. Where stored tokens could not be read the step has failed,
+    /// and no token is lost.
     template <class Cache>
-    bool end(Cache& cache, std::uint32_t heads, std::uint32_t rows, const void* query) {
+    MNN::ErrorCode end(Cache& cache, std::uint32_t heads, std::uint32_t rows, const void* query) {
         mnnkv_cache now = describe(cache);
         if (!rows_.empty()) {
             pack_output();
@@ -348,7 +393,7 @@ public:
                                                prompt, scale_,            query, heads};
             host_->dump->write(dump_number_, step);
         }
-        return !steps_ || steps_->end(heads, rows, now);
+        return steps_ ? error_of(steps_->end(heads, rows, now)) : MNN::NO_ERROR;
     }
 
     ~layer() {
@@ -382,6 +427,23 @@ private:
         }
         steps_.reset(new mnnkv_host::layer_session(model()));
         take_commands();
+    }
+
+    /// MNN is built without the library, and there is none, which the first call prints.
+    static bool is_missing(host& own) {
+#ifdef MNNKV_LOAD
+        if (!own.is_sought) {
+            static std::mutex one_at_a_time;
+            const std::lock_guard<std::mutex> lock(one_at_a_time);
+            const char* why = mnnkv_load(own.library.c_str());
+            own.is_sought = true;
+            own.is_missing = why != nullptr;
+            if (own.is_missing) {
+                MNN_PRINT("mnn-kv: off where its library is not loaded: %s\n", why);
+            }
+        }
+#endif
+        return own.is_missing;
     }
 
     /// The config switches nothing on. The first call prints what is wrong with its keys.

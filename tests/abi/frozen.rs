@@ -100,14 +100,15 @@ pub fn read(list: &str) -> Vec<Item> {
     items
 }
 
-/// The headers of a folder by their paths in it, without comments, whose prose may still change.
+/// The headers of a folder by their paths in it, without comments, whose prose may still change. load.h is code of the
+/// program that has it, and calls the functions of the others.
 pub fn headers(folder: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     for path in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()) {
         let name = PathBuf::from(path.file_name().unwrap());
         if path.is_dir() {
             found.extend(headers(&path).into_iter().map(|(inner, code)| (name.join(inner), code)));
-        } else {
+        } else if name.as_os_str() != "load.h" {
             let text = fs::read_to_string(&path).unwrap();
             let lines = text.lines().map(without_comment).filter(|line| !line.is_empty());
             found.insert(name, lines.map(|line| format!("{line}\n")).collect());

@@ -1,0 +1,42 @@
+// The adapter for MNN in a program that is built without the library, where there is none: MNN is unchanged, and a line says
+// why. Compiled as MNN is.
+
+#include <cstdio>
+#include <string>
+
+#include "stub_host.hpp"
+
+namespace {
+
+/// The outputs of a chat.
+std::vector<float> attended(const std::string& config, bool patched) {
+    mnn_stub::settings how;
+    how.config = config;
+    how.patched = patched;
+    mnn_stub::engine engine(how);
+    std::vector<float> all;
+    int position = 0;
+    for (const int count : {70, 1, 1, 90, 1}) {
+        std::vector<mnn_stub::token> tokens;
+        for (int i = 0; i < count; ++i, ++position) {
+            tokens.push_back({position, position});
+        }
+        for (const mnn_stub::layer_step& step : engine.forward(tokens)) {
+            all.insert(all.end(), step.output.begin(), step.output.end());
+        }
+    }
+    return all;
+}
+
+}  // namespace
+
+int main() {
+    const std::string config = R"({"kv_memory_mb": 64, "kv_library": "/nowhere/libmnnkv.so"})";
+    const std::vector<float> plain = attended("{}", false), without = attended(config, true);
+    const std::vector<std::string> log = mnn_stub::take_log();
+    for (const std::string& line : log) {
+        std::printf("%s\n", line.c_str());
+    }
+    const std::string line = "mnn-kv: off where its library is not loaded: /nowhere/libmnnkv.so";
+    return !plain.empty() && plain == without && log.size() == 1 && log[0].find(line) == 0 ? 0 : 1;
+}

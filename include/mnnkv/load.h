@@ -1,0 +1,719 @@
+// mnnkv/load.h: libmnnkv loaded at run time, for a program that is built without it.
+//
+// Generated from the other headers and src/ffi/load.h by `make header`; do not edit.
+//
+// This header defines all functions of mnnkv.h, those of MNNKV_EXPERIMENTAL excepted. In one C or C++ file of each
+// program or library that calls them, and nowhere else:
+//
+//   #define MNNKV_LOAD_IMPLEMENTATION
+//   #include "mnnkv/load.h"
+//
+//   const char *why = mnnkv_load(NULL);  // first; go on without mnn-kv where it returns a text
+//
+// Link with -ldl where dlopen needs it. No Rust, and no file of the library, is needed to build the program.
+
+#ifndef MNNKV_LOAD_H
+#define MNNKV_LOAD_H
+
+#include "../mnnkv.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// Loads libmnnkv, once in a program or library that has the implementation.
+/// path: its file; NULL or "" = that of the environment variable MNNKV_LIBRARY, else the one beside the program or library
+/// that calls, else the one that the system finds.
+///
+/// Returns NULL once the library is loaded, else why it is not, a text that is valid until the next call. A file that is
+/// named and cannot be loaded, a library of another ABI, and an older one that lacks a function are refused. Until the library
+/// is loaded all functions return MNNKV_UNSUPPORTED, 0 or "", and mnnkv_last_error the text. Never unloaded; a call after that
+/// does nothing.
+/// Threads: one at a time, and none in another function of the library meanwhile.
+const char *mnnkv_load(const char *path);
+
+#ifdef MNNKV_LOAD_IMPLEMENTATION
+
+#define MNNKV_LOAD_ABI "1"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#include <windows.h>
+#define MNNKV_LOAD_NAME "mnnkv.dll"
+#else
+#include <dlfcn.h>
+#if defined(__GLIBC__) && !defined(__USE_GNU)
+#error "define _GNU_SOURCE before the first include: mnnkv/load.h calls dladdr"
+#endif
+#if defined(__APPLE__)
+#define MNNKV_LOAD_NAME "libmnnkv." MNNKV_LOAD_ABI ".dylib"
+#elif defined(__ANDROID__)
+#define MNNKV_LOAD_NAME "libmnnkv.so"
+#else
+#define MNNKV_LOAD_NAME "libmnnkv.so." MNNKV_LOAD_ABI
+#endif
+#endif
+
+// Functions of two libraries that have the implementation do not meet.
+#if defined(__GNUC__) && !defined(_WIN32)
+#define MNNKV_LOAD_HIDDEN __attribute__((visibility("hidden")))
+#else
+#define MNNKV_LOAD_HIDDEN
+#endif
+
+static char mnnkv_load_why[1024] = "libmnnkv is not loaded";
+
+MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path);
+
+#if defined(_WIN32)
+static void *mnnkv_load_open(const char *path) {
+    void *opened = (void *)LoadLibraryA(path);
+    if (!opened) {
+        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s cannot be loaded: error %lu", path, GetLastError());
+    }
+    return opened;
+}
+
+static void mnnkv_load_close(void *opened) { FreeLibrary((HMODULE)opened); }
+
+static void mnnkv_load_find(void *opened, const char *name, void *function) {
+    FARPROC found = GetProcAddress((HMODULE)opened, name);
+    memcpy(function, &found, sizeof found);
+}
+
+static void mnnkv_load_own_path(char *path, size_t size) {
+    HMODULE own = NULL;
+    const DWORD flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT;
+    DWORD len = 0;
+    if (GetModuleHandleExA(flags, mnnkv_load_why, &own)) {
+        len = GetModuleFileNameA(own, path, (DWORD)size);
+    }
+    path[len < size ? len : 0] = 0;
+}
+#else
+static void *mnnkv_load_open(const char *path) {
+    void *opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!opened) {
+        const char *error = dlerror();
+        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s", error ? error : "dlopen failed");
+    }
+    return opened;
+}
+
+static void mnnkv_load_close(void *opened) { dlclose(opened); }
+
+static void mnnkv_load_find(void *opened, const char *name, void *function) {
+    void *found = dlsym(opened, name);
+    memcpy(function, &found, sizeof found);
+}
+
+static void mnnkv_load_own_path(char *path, size_t size) {
+    Dl_info own;
+    path[0] = 0;
+    if (dladdr(mnnkv_load_why, &own) && own.dli_fname && strlen(own.dli_fname) < size) {
+        strcpy(path, own.dli_fname);
+    }
+}
+#endif
+
+/// Opens the file that path, the environment or the own folder names; else the system's.
+static void *mnnkv_load_library(const char *path) {
+    char beside[4096];
+    char *name;
+    FILE *file;
+    if (!path || !*path) {
+        path = getenv("MNNKV_LIBRARY");
+    }
+    if (path && *path) {
+        return mnnkv_load_open(path);
+    }
+    mnnkv_load_own_path(beside, sizeof beside - sizeof MNNKV_LOAD_NAME);
+    name = strrchr(beside, '/');
+#if defined(_WIN32)
+    name = strrchr(beside, '\\');
+#endif
+    name = name ? name + 1 : beside;
+    memcpy(name, MNNKV_LOAD_NAME, sizeof MNNKV_LOAD_NAME);
+    file = name > beside ? fopen(beside, "rb") : NULL;
+    if (file) {
+        fclose(file);
+        return mnnkv_load_open(beside);
+    }
+    return mnnkv_load_open(MNNKV_LOAD_NAME);
+}
+
+static struct mnnkv_functions {
+    const char *(*status_name)(mnnkv_status status);
+    const char *(*last_error)(void);
+    uint32_t (*version)(void);
+    uint32_t (*abi_version)(void);
+    const char *(*cpu_level)(void);
+    mnnkv_status (*layout_check)(const mnnkv_layout *layout, uint64_t *key_bytes, uint64_t *value_bytes);
+    mnnkv_status (*session_create)(const mnnkv_session_options *options, mnnkv_session **out);
+    void (*session_destroy)(mnnkv_session *session);
+    mnnkv_status (*session_outlook)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+    mnnkv_status (*session_warnings)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+    mnnkv_status (*session_begin)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+    mnnkv_status (*session_end)(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache);
+    mnnkv_status (*session_abort)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+    mnnkv_status (*session_scores)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile);
+    mnnkv_status (*session_wants_scores)(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *wanted);
+    mnnkv_status (*session_reset)(mnnkv_session *session, uint32_t layer);
+    mnnkv_status (*session_keep)(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs, size_t n_pairs, mnnkv_cache *cache);
+    mnnkv_status (*session_rewritten)(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
+    mnnkv_status (*session_lengths)(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
+    mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap, size_t *n_pairs);
+    mnnkv_status (*session_metrics)(const mnnkv_session *session, mnnkv_metrics *metrics);
+    mnnkv_status (*session_layer_metrics)(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
+    mnnkv_status (*session_metrics_json)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+    mnnkv_status (*session_attends)(const mnnkv_session *session, uint32_t layer, int32_t *attends);
+    mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend);
+    mnnkv_status (*session_attend_stats)(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats);
+    mnnkv_status (*session_memory)(const mnnkv_session *session, mnnkv_memory_stats *stats);
+    mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
+    mnnkv_status (*session_block_sums)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums);
+    mnnkv_status (*session_scored_rows)(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *rows, uint32_t *block_tokens);
+    mnnkv_status (*session_head)(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head, const mnnkv_cache *cache, const void **key, const void **value);
+    mnnkv_status (*session_restore)(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head_begin, uint32_t head_count, const mnnkv_cache *cache);
+    mnnkv_status (*session_released)(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head_begin, uint32_t head_count, const mnnkv_cache *cache);
+    mnnkv_status (*session_check_heads)(const mnnkv_session *session, uint32_t layer, uint32_t head_begin, uint32_t head_count);
+    mnnkv_status (*session_park)(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, mnnkv_parked *parked);
+    mnnkv_status (*session_interrupt)(const mnnkv_session *session, uint32_t interrupted);
+    mnnkv_status (*session_pin)(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on);
+    mnnkv_status (*session_rotation)(mnnkv_session *session, uint32_t layer, const mnnkv_rotation *rotation);
+    mnnkv_status (*snapshot_create)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
+    mnnkv_status (*snapshot_open)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
+    mnnkv_status (*snapshot_copy)(const mnnkv_snapshot *snapshot, const mnnkv_snapshot_options *options);
+    void (*snapshot_destroy)(mnnkv_snapshot *snapshot);
+    mnnkv_status (*snapshot_commit)(mnnkv_snapshot *snapshot);
+    mnnkv_status (*snapshot_discard)(mnnkv_snapshot *snapshot);
+    mnnkv_status (*snapshot_get_info)(const mnnkv_snapshot *snapshot, mnnkv_snapshot_info *info);
+    mnnkv_status (*snapshot_get_layer_info)(const mnnkv_snapshot *snapshot, uint32_t index, mnnkv_snapshot_layer_info *info);
+    mnnkv_status (*snapshot_section_name)(const mnnkv_snapshot *snapshot, uint32_t index, char *text, size_t cap, size_t *len);
+    mnnkv_status (*snapshot_fingerprint)(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len);
+    mnnkv_status (*snapshot_put)(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len);
+    mnnkv_status (*snapshot_remove)(mnnkv_snapshot *snapshot, const char *name);
+    mnnkv_status (*snapshot_get)(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
+    mnnkv_status (*snapshot_verify)(const mnnkv_snapshot *snapshot, char *text, size_t cap, size_t *len);
+    mnnkv_status (*snapshot_append)(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written);
+    mnnkv_status (*snapshot_load)(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
+    mnnkv_status (*snapshot_compact)(const mnnkv_snapshot *from, const mnnkv_park_options *options, mnnkv_snapshot *to);
+    mnnkv_status (*key_index)(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
+    mnnkv_status (*value_index)(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
+    mnnkv_status (*kv_gather)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each);
+    mnnkv_status (*kv_scatter)(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each, uint32_t begin, uint32_t count, void *key, void *value);
+    mnnkv_status (*kv_move)(const mnnkv_layout *layout, void *key, void *value, uint32_t src, uint32_t dst, uint32_t count);
+    mnnkv_status (*kv_compact)(const mnnkv_layout *layout, void *key, void *value, uint32_t base, const int32_t *reserve_pairs, size_t n_pairs, uint32_t kv_len, uint32_t *new_len);
+    mnnkv_status (*kv_zero)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count);
+    mnnkv_status (*kv_release)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint64_t *bytes);
+    mnnkv_status (*kv_tail)(const mnnkv_layout *layout, uint32_t kv_len, uint32_t *begin, uint32_t *count, uint64_t *bytes);
+    mnnkv_status (*kv_appended)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count);
+    mnnkv_status (*kv_changed)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint32_t kv_len);
+    mnnkv_status (*kv_dequantize)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, uint32_t dtype, void *key_out, void *value_out, size_t cap_each);
+    void (*h2o_config_default)(mnnkv_h2o_config *config);
+    mnnkv_status (*h2o_update_scores)(float *scores, size_t n_blocks, const float *block_acc, float alpha, float norm);
+    mnnkv_status (*h2o_plan_reserve)(const float *scores, size_t n_blocks, uint32_t kv_len, const mnnkv_h2o_config *config, int32_t *pairs, size_t pairs_cap, size_t *n_pairs, mnnkv_h2o_plan *plan);
+    size_t (*gear_bound)(size_t src_len, uint32_t dtype);
+    mnnkv_status (*encode_fp16_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*encode_bf16_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*encode_fp32_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*encode_int8_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*predictors_parse)(const char *list, size_t len, uint32_t *predictors);
+    void (*thread_trim)(void);
+    mnnkv_status (*decode_fp16_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*decode_bf16_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*decode_fp32_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*decode_int8_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*decode_gear)(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+    size_t (*state_bound)(size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors);
+    mnnkv_status (*state_encode)(const void *src, size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors, const mnnkv_state_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*state_decoded_size)(const void *src, size_t src_len, size_t *size);
+    mnnkv_status (*state_decode)(const void *src, size_t src_len, const mnnkv_state_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+} mnnkv_loaded;
+
+static const char *const mnnkv_load_names[] = {
+    "mnnkv_status_name",
+    "mnnkv_last_error",
+    "mnnkv_version",
+    "mnnkv_abi_version",
+    "mnnkv_cpu_level",
+    "mnnkv_layout_check",
+    "mnnkv_session_create",
+    "mnnkv_session_destroy",
+    "mnnkv_session_outlook",
+    "mnnkv_session_warnings",
+    "mnnkv_session_begin",
+    "mnnkv_session_end",
+    "mnnkv_session_abort",
+    "mnnkv_session_scores",
+    "mnnkv_session_wants_scores",
+    "mnnkv_session_reset",
+    "mnnkv_session_keep",
+    "mnnkv_session_rewritten",
+    "mnnkv_session_lengths",
+    "mnnkv_session_positions",
+    "mnnkv_session_metrics",
+    "mnnkv_session_layer_metrics",
+    "mnnkv_session_metrics_json",
+    "mnnkv_session_attends",
+    "mnnkv_session_attend",
+    "mnnkv_session_attend_stats",
+    "mnnkv_session_memory",
+    "mnnkv_session_trim",
+    "mnnkv_session_block_sums",
+    "mnnkv_session_scored_rows",
+    "mnnkv_session_head",
+    "mnnkv_session_restore",
+    "mnnkv_session_released",
+    "mnnkv_session_check_heads",
+    "mnnkv_session_park",
+    "mnnkv_session_interrupt",
+    "mnnkv_session_pin",
+    "mnnkv_session_rotation",
+    "mnnkv_snapshot_create",
+    "mnnkv_snapshot_open",
+    "mnnkv_snapshot_copy",
+    "mnnkv_snapshot_destroy",
+    "mnnkv_snapshot_commit",
+    "mnnkv_snapshot_discard",
+    "mnnkv_snapshot_get_info",
+    "mnnkv_snapshot_get_layer_info",
+    "mnnkv_snapshot_section_name",
+    "mnnkv_snapshot_fingerprint",
+    "mnnkv_snapshot_put",
+    "mnnkv_snapshot_remove",
+    "mnnkv_snapshot_get",
+    "mnnkv_snapshot_verify",
+    "mnnkv_snapshot_append",
+    "mnnkv_snapshot_load",
+    "mnnkv_snapshot_compact",
+    "mnnkv_key_index",
+    "mnnkv_value_index",
+    "mnnkv_kv_gather",
+    "mnnkv_kv_scatter",
+    "mnnkv_kv_move",
+    "mnnkv_kv_compact",
+    "mnnkv_kv_zero",
+    "mnnkv_kv_release",
+    "mnnkv_kv_tail",
+    "mnnkv_kv_appended",
+    "mnnkv_kv_changed",
+    "mnnkv_kv_dequantize",
+    "mnnkv_h2o_config_default",
+    "mnnkv_h2o_update_scores",
+    "mnnkv_h2o_plan_reserve",
+    "mnnkv_gear_bound",
+    "mnnkv_encode_fp16_gear",
+    "mnnkv_encode_bf16_gear",
+    "mnnkv_encode_fp32_gear",
+    "mnnkv_encode_int8_gear",
+    "mnnkv_predictors_parse",
+    "mnnkv_thread_trim",
+    "mnnkv_decode_fp16_gear",
+    "mnnkv_decode_bf16_gear",
+    "mnnkv_decode_fp32_gear",
+    "mnnkv_decode_int8_gear",
+    "mnnkv_decode_gear",
+    "mnnkv_state_bound",
+    "mnnkv_state_encode",
+    "mnnkv_state_decoded_size",
+    "mnnkv_state_decode",
+};
+
+MNNKV_LOAD_HIDDEN const char *mnnkv_status_name(mnnkv_status status) {
+    return mnnkv_loaded.status_name ? mnnkv_loaded.status_name(status) : "";
+}
+
+MNNKV_LOAD_HIDDEN const char *mnnkv_last_error(void) {
+    return mnnkv_loaded.last_error ? mnnkv_loaded.last_error() : mnnkv_load_why;
+}
+
+MNNKV_LOAD_HIDDEN uint32_t mnnkv_version(void) {
+    return mnnkv_loaded.version ? mnnkv_loaded.version() : 0;
+}
+
+MNNKV_LOAD_HIDDEN uint32_t mnnkv_abi_version(void) {
+    return mnnkv_loaded.abi_version ? mnnkv_loaded.abi_version() : 0;
+}
+
+MNNKV_LOAD_HIDDEN const char *mnnkv_cpu_level(void) {
+    return mnnkv_loaded.cpu_level ? mnnkv_loaded.cpu_level() : "";
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_layout_check(const mnnkv_layout *layout, uint64_t *key_bytes, uint64_t *value_bytes) {
+    return mnnkv_loaded.layout_check ? mnnkv_loaded.layout_check(layout, key_bytes, value_bytes) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out) {
+    return mnnkv_loaded.session_create ? mnnkv_loaded.session_create(options, out) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN void mnnkv_session_destroy(mnnkv_session *session) {
+    if (mnnkv_loaded.session_destroy) {
+        mnnkv_loaded.session_destroy(session);
+    }
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_outlook(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
+    return mnnkv_loaded.session_outlook ? mnnkv_loaded.session_outlook(session, text, cap, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
+    return mnnkv_loaded.session_warnings ? mnnkv_loaded.session_warnings(session, text, cap, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache) {
+    return mnnkv_loaded.session_begin ? mnnkv_loaded.session_begin(session, layer, cache) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_end(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache) {
+    return mnnkv_loaded.session_end ? mnnkv_loaded.session_end(session, layer, heads, queries, cache) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache) {
+    return mnnkv_loaded.session_abort ? mnnkv_loaded.session_abort(session, layer, cache) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_scores(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile) {
+    return mnnkv_loaded.session_scores ? mnnkv_loaded.session_scores(session, layer, lane, tile) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_wants_scores(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *wanted) {
+    return mnnkv_loaded.session_wants_scores ? mnnkv_loaded.session_wants_scores(session, layer, queries, wanted) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer) {
+    return mnnkv_loaded.session_reset ? mnnkv_loaded.session_reset(session, layer) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_keep(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs, size_t n_pairs, mnnkv_cache *cache) {
+    return mnnkv_loaded.session_keep ? mnnkv_loaded.session_keep(session, layer, logical_pairs, n_pairs, cache) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count) {
+    return mnnkv_loaded.session_rewritten ? mnnkv_loaded.session_rewritten(session, layer, begin, count) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical) {
+    return mnnkv_loaded.session_lengths ? mnnkv_loaded.session_lengths(session, layer, logical, physical) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_positions(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap, size_t *n_pairs) {
+    return mnnkv_loaded.session_positions ? mnnkv_loaded.session_positions(session, layer, pairs, pairs_cap, n_pairs) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, mnnkv_metrics *metrics) {
+    return mnnkv_loaded.session_metrics ? mnnkv_loaded.session_metrics(session, metrics) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_layer_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics) {
+    return mnnkv_loaded.session_layer_metrics ? mnnkv_loaded.session_layer_metrics(session, layer, metrics) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
+    return mnnkv_loaded.session_metrics_json ? mnnkv_loaded.session_metrics_json(session, text, cap, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attends(const mnnkv_session *session, uint32_t layer, int32_t *attends) {
+    return mnnkv_loaded.session_attends ? mnnkv_loaded.session_attends(session, layer, attends) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend) {
+    return mnnkv_loaded.session_attend ? mnnkv_loaded.session_attend(session, layer, part, parts, cache, attend) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend_stats(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats) {
+    return mnnkv_loaded.session_attend_stats ? mnnkv_loaded.session_attend_stats(session, layer, stats) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_stats *stats) {
+    return mnnkv_loaded.session_memory ? mnnkv_loaded.session_memory(session, stats) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_trim(mnnkv_session *session, uint64_t bytes, uint64_t *in_use) {
+    return mnnkv_loaded.session_trim ? mnnkv_loaded.session_trim(session, bytes, in_use) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_block_sums(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums) {
+    return mnnkv_loaded.session_block_sums ? mnnkv_loaded.session_block_sums(session, layer, lane, sums) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_scored_rows(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *rows, uint32_t *block_tokens) {
+    return mnnkv_loaded.session_scored_rows ? mnnkv_loaded.session_scored_rows(session, layer, queries, rows, block_tokens) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_head(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head, const mnnkv_cache *cache, const void **key, const void **value) {
+    return mnnkv_loaded.session_head ? mnnkv_loaded.session_head(session, layer, lane, head, cache, key, value) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_restore(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head_begin, uint32_t head_count, const mnnkv_cache *cache) {
+    return mnnkv_loaded.session_restore ? mnnkv_loaded.session_restore(session, layer, lane, head_begin, head_count, cache) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_released(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head_begin, uint32_t head_count, const mnnkv_cache *cache) {
+    return mnnkv_loaded.session_released ? mnnkv_loaded.session_released(session, layer, lane, head_begin, head_count, cache) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_check_heads(const mnnkv_session *session, uint32_t layer, uint32_t head_begin, uint32_t head_count) {
+    return mnnkv_loaded.session_check_heads ? mnnkv_loaded.session_check_heads(session, layer, head_begin, head_count) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_park(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, mnnkv_parked *parked) {
+    return mnnkv_loaded.session_park ? mnnkv_loaded.session_park(session, layer, options, cache, parked) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_interrupt(const mnnkv_session *session, uint32_t interrupted) {
+    return mnnkv_loaded.session_interrupt ? mnnkv_loaded.session_interrupt(session, interrupted) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_pin(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on) {
+    return mnnkv_loaded.session_pin ? mnnkv_loaded.session_pin(session, first, count, on) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_rotation(mnnkv_session *session, uint32_t layer, const mnnkv_rotation *rotation) {
+    return mnnkv_loaded.session_rotation ? mnnkv_loaded.session_rotation(session, layer, rotation) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_snapshot **out) {
+    return mnnkv_loaded.snapshot_create ? mnnkv_loaded.snapshot_create(options, out) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options, mnnkv_snapshot **out) {
+    return mnnkv_loaded.snapshot_open ? mnnkv_loaded.snapshot_open(options, out) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot, const mnnkv_snapshot_options *options) {
+    return mnnkv_loaded.snapshot_copy ? mnnkv_loaded.snapshot_copy(snapshot, options) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot) {
+    if (mnnkv_loaded.snapshot_destroy) {
+        mnnkv_loaded.snapshot_destroy(snapshot);
+    }
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot) {
+    return mnnkv_loaded.snapshot_commit ? mnnkv_loaded.snapshot_commit(snapshot) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot) {
+    return mnnkv_loaded.snapshot_discard ? mnnkv_loaded.snapshot_discard(snapshot) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get_info(const mnnkv_snapshot *snapshot, mnnkv_snapshot_info *info) {
+    return mnnkv_loaded.snapshot_get_info ? mnnkv_loaded.snapshot_get_info(snapshot, info) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get_layer_info(const mnnkv_snapshot *snapshot, uint32_t index, mnnkv_snapshot_layer_info *info) {
+    return mnnkv_loaded.snapshot_get_layer_info ? mnnkv_loaded.snapshot_get_layer_info(snapshot, index, info) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_section_name(const mnnkv_snapshot *snapshot, uint32_t index, char *text, size_t cap, size_t *len) {
+    return mnnkv_loaded.snapshot_section_name ? mnnkv_loaded.snapshot_section_name(snapshot, index, text, cap, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_fingerprint(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len) {
+    return mnnkv_loaded.snapshot_fingerprint ? mnnkv_loaded.snapshot_fingerprint(snapshot, out, cap, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len) {
+    return mnnkv_loaded.snapshot_put ? mnnkv_loaded.snapshot_put(snapshot, name, bytes, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_remove(mnnkv_snapshot *snapshot, const char *name) {
+    return mnnkv_loaded.snapshot_remove ? mnnkv_loaded.snapshot_remove(snapshot, name) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len) {
+    return mnnkv_loaded.snapshot_get ? mnnkv_loaded.snapshot_get(snapshot, name, out, cap, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, size_t cap, size_t *len) {
+    return mnnkv_loaded.snapshot_verify ? mnnkv_loaded.snapshot_verify(snapshot, text, cap, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written) {
+    return mnnkv_loaded.snapshot_append ? mnnkv_loaded.snapshot_append(snapshot, session, layer, options, cache, written) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer) {
+    return mnnkv_loaded.snapshot_load ? mnnkv_loaded.snapshot_load(snapshot, session, layer) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_compact(const mnnkv_snapshot *from, const mnnkv_park_options *options, mnnkv_snapshot *to) {
+    return mnnkv_loaded.snapshot_compact ? mnnkv_loaded.snapshot_compact(from, options, to) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_key_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element) {
+    return mnnkv_loaded.key_index ? mnnkv_loaded.key_index(layout, token, dim, element) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_value_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element) {
+    return mnnkv_loaded.value_index ? mnnkv_loaded.value_index(layout, token, dim, element) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each) {
+    return mnnkv_loaded.kv_gather ? mnnkv_loaded.kv_gather(layout, key, value, begin, count, key_out, value_out, cap_each) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_scatter(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each, uint32_t begin, uint32_t count, void *key, void *value) {
+    return mnnkv_loaded.kv_scatter ? mnnkv_loaded.kv_scatter(layout, key_in, value_in, len_each, begin, count, key, value) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_move(const mnnkv_layout *layout, void *key, void *value, uint32_t src, uint32_t dst, uint32_t count) {
+    return mnnkv_loaded.kv_move ? mnnkv_loaded.kv_move(layout, key, value, src, dst, count) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_compact(const mnnkv_layout *layout, void *key, void *value, uint32_t base, const int32_t *reserve_pairs, size_t n_pairs, uint32_t kv_len, uint32_t *new_len) {
+    return mnnkv_loaded.kv_compact ? mnnkv_loaded.kv_compact(layout, key, value, base, reserve_pairs, n_pairs, kv_len, new_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_zero(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count) {
+    return mnnkv_loaded.kv_zero ? mnnkv_loaded.kv_zero(layout, key, value, begin, count) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_release(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint64_t *bytes) {
+    return mnnkv_loaded.kv_release ? mnnkv_loaded.kv_release(layout, key, value, begin, count, bytes) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_tail(const mnnkv_layout *layout, uint32_t kv_len, uint32_t *begin, uint32_t *count, uint64_t *bytes) {
+    return mnnkv_loaded.kv_tail ? mnnkv_loaded.kv_tail(layout, kv_len, begin, count, bytes) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_appended(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count) {
+    return mnnkv_loaded.kv_appended ? mnnkv_loaded.kv_appended(layout, key, value, begin, count) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint32_t kv_len) {
+    return mnnkv_loaded.kv_changed ? mnnkv_loaded.kv_changed(layout, key, value, begin, count, kv_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_dequantize(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, uint32_t dtype, void *key_out, void *value_out, size_t cap_each) {
+    return mnnkv_loaded.kv_dequantize ? mnnkv_loaded.kv_dequantize(layout, key, value, begin, count, dtype, key_out, value_out, cap_each) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN void mnnkv_h2o_config_default(mnnkv_h2o_config *config) {
+    if (mnnkv_loaded.h2o_config_default) {
+        mnnkv_loaded.h2o_config_default(config);
+    }
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_h2o_update_scores(float *scores, size_t n_blocks, const float *block_acc, float alpha, float norm) {
+    return mnnkv_loaded.h2o_update_scores ? mnnkv_loaded.h2o_update_scores(scores, n_blocks, block_acc, alpha, norm) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_h2o_plan_reserve(const float *scores, size_t n_blocks, uint32_t kv_len, const mnnkv_h2o_config *config, int32_t *pairs, size_t pairs_cap, size_t *n_pairs, mnnkv_h2o_plan *plan) {
+    return mnnkv_loaded.h2o_plan_reserve ? mnnkv_loaded.h2o_plan_reserve(scores, n_blocks, kv_len, config, pairs, pairs_cap, n_pairs, plan) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN size_t mnnkv_gear_bound(size_t src_len, uint32_t dtype) {
+    return mnnkv_loaded.gear_bound ? mnnkv_loaded.gear_bound(src_len, dtype) : 0;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_fp16_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.encode_fp16_gear ? mnnkv_loaded.encode_fp16_gear(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_bf16_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.encode_bf16_gear ? mnnkv_loaded.encode_bf16_gear(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_fp32_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.encode_fp32_gear ? mnnkv_loaded.encode_fp32_gear(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_int8_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.encode_int8_gear ? mnnkv_loaded.encode_int8_gear(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_predictors_parse(const char *list, size_t len, uint32_t *predictors) {
+    return mnnkv_loaded.predictors_parse ? mnnkv_loaded.predictors_parse(list, len, predictors) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN void mnnkv_thread_trim(void) {
+    if (mnnkv_loaded.thread_trim) {
+        mnnkv_loaded.thread_trim();
+    }
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.decode_fp16_gear ? mnnkv_loaded.decode_fp16_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_bf16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.decode_bf16_gear ? mnnkv_loaded.decode_bf16_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_fp32_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.decode_fp32_gear ? mnnkv_loaded.decode_fp32_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_int8_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.decode_int8_gear ? mnnkv_loaded.decode_int8_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_gear(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.decode_gear ? mnnkv_loaded.decode_gear(src, src_len, dtype, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN size_t mnnkv_state_bound(size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors) {
+    return mnnkv_loaded.state_bound ? mnnkv_loaded.state_bound(src_len, tensors, n_tensors) : 0;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_state_encode(const void *src, size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors, const mnnkv_state_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.state_encode ? mnnkv_loaded.state_encode(src, src_len, tensors, n_tensors, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_state_decoded_size(const void *src, size_t src_len, size_t *size) {
+    return mnnkv_loaded.state_decoded_size ? mnnkv_loaded.state_decoded_size(src, src_len, size) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_state_decode(const void *src, size_t src_len, const mnnkv_state_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.state_decode ? mnnkv_loaded.state_decode(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
+    const size_t size = sizeof(void (*)(void)), count = sizeof mnnkv_load_names / sizeof *mnnkv_load_names;
+    struct mnnkv_functions found;
+    void (*function)(void) = NULL;
+    void *opened;
+    size_t i;
+    if (mnnkv_loaded.abi_version) {
+        return NULL;
+    }
+    opened = mnnkv_load_library(path);
+    if (!opened) {
+        return mnnkv_load_why;
+    }
+    mnnkv_load_find(opened, "mnnkv_abi_version", &found.abi_version);
+    if (!found.abi_version || found.abi_version() != MNNKV_ABI_VERSION) {
+        const unsigned abi = found.abi_version ? (unsigned)found.abi_version() : 0;
+        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "the library has ABI %u; %u expected, of libmnnkv", abi,
+                 (unsigned)MNNKV_ABI_VERSION);
+        mnnkv_load_close(opened);
+        return mnnkv_load_why;
+    }
+    for (i = 0; i < count; ++i) {
+        mnnkv_load_find(opened, mnnkv_load_names[i], &function);
+        if (!function) {
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "libmnnkv is older than mnnkv.h: it has no %s",
+                     mnnkv_load_names[i]);
+            mnnkv_load_close(opened);
+            return mnnkv_load_why;
+        }
+        memcpy((char *)&found + i * size, &function, size);
+    }
+    mnnkv_loaded = found;
+    return NULL;
+}
+
+#endif  // MNNKV_LOAD_IMPLEMENTATION
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_LOAD_H

@@ -1,0 +1,36 @@
+MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
+    const size_t size = sizeof(void (*)(void)), count = sizeof mnnkv_load_names / sizeof *mnnkv_load_names;
+    struct mnnkv_functions found;
+    void (*function)(void) = NULL;
+    void *opened;
+    size_t i;
+    if (mnnkv_loaded.abi_version) {
+        return NULL;
+    }
+    opened = mnnkv_load_library(path);
+    if (!opened) {
+        return mnnkv_load_why;
+    }
+    mnnkv_load_find(opened, "mnnkv_abi_version", &found.abi_version);
+    if (!found.abi_version || found.abi_version() != MNNKV_ABI_VERSION) {
+        const unsigned abi = found.abi_version ? (unsigned)found.abi_version() : 0;
+        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "the library has ABI %u; %u expected, of libmnnkv", abi,
+                 (unsigned)MNNKV_ABI_VERSION);
+        mnnkv_load_close(opened);
+        return mnnkv_load_why;
+    }
+    for (i = 0; i < count; ++i) {
+        mnnkv_load_find(opened, mnnkv_load_names[i], &function);
+        if (!function) {
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "libmnnkv is older than mnnkv.h: it has no %s",
+                     mnnkv_load_names[i]);
+            mnnkv_load_close(opened);
+            return mnnkv_load_why;
+        }
+        memcpy((char *)&found + i * size, &function, size);
+    }
+    mnnkv_loaded = found;
+    return NULL;
+}
+
+#endif  // MNNKV_LOAD_IMPLEMENTATION
