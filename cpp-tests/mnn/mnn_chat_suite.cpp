@@ -2,6 +2,7 @@
 
 #include "chat.hpp"
 #include "mnnkv_chat.hpp"
+#include "mnnkv_mnn_api.hpp"
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -181,9 +182,10 @@ TEST_F(MnnChat, SaysWhyACommandIsRefused) {
     chat plain((settings())), fresh(configured(settings(), enabled)), running(configured(settings(), enabled));
     ASSERT_NO_FATAL_FAILURE(running.say(20));
     EXPECT_EQ(refusal(plain, park),
-              "error: mnn-kv: kv_park, kv_save and kv_load need kv_chat_enable in the config that the model is loaded with\n");
+              "error: mnn-kv: kv_park, kv_save, kv_load and kv_trim_mb need kv_chat_enable or a budget in the config that "
+              "the model is loaded with\n");
     EXPECT_EQ(refusal(fresh, park),
-              "error: mnn-kv: kv_park, kv_save and kv_load need a model that has made a step on the CPU\n");
+              "error: mnn-kv: kv_park, kv_save, kv_load and kv_trim_mb need a model that has made a step on the CPU\n");
     for (const char* effort : {"0", "10", "2.5", "-1", "\"9\"", "null", "nan"}) {
         EXPECT_EQ(refusal(running, std::string(R"({"kv_park": )") + effort + "}"),
                   std::string("error: mnn-kv: kv_park is ") + effort + "; true, false or 1 to 9 expected\n");
@@ -192,18 +194,63 @@ TEST_F(MnnChat, SaysWhyACommandIsRefused) {
         EXPECT_NE(refusal(running, std::string(R"({"kv_save": )") + path + "}"), "") << path;
     }
     EXPECT_EQ(refusal(running, R"({"kv_park": true, "kv_save": "x"})"),
-              "error: mnn-kv: kv_park, kv_save and kv_load stand alone, but for kv_overwrite beside kv_save; 2 keys are "
-              "given\n");
+              "error: mnn-kv: kv_park, kv_save, kv_load and kv_trim_mb stand alone, but for kv_overwrite beside kv_save; 2 "
+              "keys are given\n");
     EXPECT_NE(refusal(running, R"({"kv_save": "x", "kv_overwrite": 1})"), "");
     EXPECT_NE(refusal(running, R"({"kv_load": "x", "kv_overwrite": true})"), "");
     EXPECT_EQ(refusal(running, R"({"temperature": 0.5})"), "") << "not a command";
     EXPECT_EQ(refusal(running, R"({"kv_savee": "x", "kv_h2o_enable": true})"),
-              "mnn-kv: kv_savee and 1 more have no effect now: keys are read when the model is loaded, and kv_park, kv_save "
-              "and kv_load are the commands\n");
+              "mnn-kv: kv_savee and 1 more have no effect now: keys are read when the model is loaded, and kv_park, kv_save, "
+              "kv_load and kv_trim_mb are the commands\n");
     running.host().context().status = mnn_stub::llm_status::NOT_LOADED;
     EXPECT_EQ(refusal(running, R"({"kv_h2o_enable": true})"), "") << "before load keys have an effect";
     EXPECT_TRUE(running.host().command(R"({"kv_park": 9})"));
     ASSERT_NO_FATAL_FAILURE(running.decode(2));
+}
+
+/// Llm, as a program has it.
+struct program {
+    chat& of;
+    bool set_config(const std::string& content) { return of.host().command(content); }
+    std::string dump_config() { return R"({"a": {}, "kv_metrics":)" + of.host().metrics() + R"(,"z":{"b":1}})"; }
+};
+
+TEST_F(MnnChat, HasAFunctionForEachCommand) {
+    chat chat(configured(settings(), R"("kv_memory_mb": 64)"));
+    program llm{chat};
+    ASSERT_NO_FATAL_FAILURE(chat.say(50));
+    const std::string path = fresh_file() + "\"quoted\"";
+    EXPECT_TRUE(mnnkv_mnn::save_chat(llm, path));
+    EXPECT_TRUE(std::ifstream(path).good());
+    EXPECT_TRUE(mnnkv_mnn::park(llm) && mnnkv_mnn::park(llm, 9) && mnnkv_mnn::interrupt(llm));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(2));
+    EXPECT_EQ(mnnkv_mnn::metrics(llm), chat.host().metrics());
+    EXPECT_TRUE(mnnkv_mnn::load_chat(llm, path));
+    EXPECT_TRUE(mnnkv_mnn::save_chat(llm, path, true));
+    EXPECT_EQ(std::remove(path.c_str()), 0);
+    EXPECT_FALSE(mnnkv_mnn::load_chat(llm, path));
+    EXPECT_FALSE(mnnkv_mnn::park(llm, 10));
+    EXPECT_NE(lines(mnn_stub::take_log()).find("kv_park is 10"), std::string::npos);
+}
+
+TEST_F(MnnChat, TrimsABudgetAndNothingElse) {
+    settings how;
+    how.head_dim = 64;
+    how.live_dims = 64;
+    chat chat(configured(how, R"("kv_memory_mb": 64)"));
+    program llm{chat};
+    EXPECT_FALSE(mnnkv_mnn::trim(llm, 1)) << "no step was made";
+    ASSERT_NO_FATAL_FAILURE(chat.say(50));
+    mnn_stub::take_log();
+    EXPECT_TRUE(mnnkv_mnn::trim(llm, 0.5) && mnnkv_mnn::trim(llm, 64));
+    EXPECT_FALSE(mnnkv_mnn::trim(llm, -1));
+    EXPECT_EQ(lines(mnn_stub::take_log()), "error: mnn-kv: kv_trim_mb is -1; a number of 0 or more expected\n");
+    support::chat unbounded(configured(settings(), R"("kv_chat_enable": true)"));
+    ASSERT_NO_FATAL_FAILURE(unbounded.say(50));
+    program other{unbounded};
+    mnn_stub::take_log();
+    EXPECT_FALSE(mnnkv_mnn::trim(other, 1));
+    EXPECT_NE(lines(mnn_stub::take_log()).find("error: mnn-kv: the budget is not changed: "), std::string::npos);
 }
 
 TEST_F(MnnChat, TakesTheRotationHintFromTheConfig) {

@@ -33,11 +33,13 @@
 
 namespace mnnkv_host {
 
-/// A config object with just one of the keys kv_park, kv_save and kv_load; kv_overwrite may stand beside kv_save.
+/// A config object with just one of the keys kv_park, kv_save, kv_load and kv_trim_mb; kv_overwrite may stand beside kv_save.
 struct chat_command {
-    enum { none, park, interrupt, save, load } what = none;
+    enum { none, park, interrupt, save, load, trim } what = none;
     /// park: 1 to 9, 0 is the library's choice.
     int effort = 0;
+    /// trim: the budget in millions of bytes.
+    double megabytes = 0;
     /// save, load
     std::string path;
     /// save: also to a file that holds another chat.
@@ -61,6 +63,11 @@ struct chat_command {
                 if (!is_effort && value != "true" && value != "false") {
                     command.refusal = "kv_park is " + value + "; true, false or 1 to 9 expected";
                 }
+            } else if (key == "kv_trim_mb") {
+                command.what = trim;
+                if (!json_number(value, command.megabytes)) {
+                    command.refusal = "kv_trim_mb is " + value + "; a number of 0 or more expected";
+                }
             } else if (key == "kv_save" || key == "kv_load") {
                 command.what = key == "kv_save" ? save : load;
                 if (!json_path(value, command.path)) {
@@ -75,7 +82,7 @@ struct chat_command {
             }
         }
         if (command.what != none && members.size() > 1 + (command.what == save ? extra : 0)) {
-            command.refusal = "kv_park, kv_save and kv_load stand alone, but for kv_overwrite beside kv_save; " +
+            command.refusal = "kv_park, kv_save, kv_load and kv_trim_mb stand alone, but for kv_overwrite beside kv_save; " +
                               std::to_string(members.size()) + " keys are given";
         }
         return command;

@@ -37,7 +37,7 @@ inline std::vector<std::string> key_faults(const std::string& json) {
     std::vector<std::string> faults;
     for (const auto& member : members) {
         const std::string& key = member.first;
-        if (key == "kv_park" || key == "kv_save" || key == "kv_load" || key == "kv_overwrite") {
+        if (key == "kv_park" || key == "kv_save" || key == "kv_load" || key == "kv_overwrite" || key == "kv_trim_mb") {
             faults.push_back(key + " is a command, which a config does not carry out");
         } else if (key.compare(0, 3, "kv_") == 0 && !is_key(key)) {
             faults.push_back(key + " is not a key of this version");

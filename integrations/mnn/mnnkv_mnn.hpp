@@ -109,6 +109,8 @@ struct host {
     /// Metrics as mnnkv_session_metrics_json writes them. Empty until attention has run. Set by the side that links
     /// mnn-kv: the engine may be a library of its own, which then needs none of its symbols.
     std::function<std::string()> metrics;
+    /// As mnnkv_session_trim, from any thread. Returns why not; "" when it is done. Empty and set as metrics.
+    std::function<std::string(std::uint64_t bytes)> trim;
     /// Carries a command out; empty until attention has run. Returns false, with the reason printed, on failure.
     std::function<bool(MNN::KVMeta&, const mnnkv_host::chat_command&, chat&)> run;
     /// That of this moment, which any thread may interrupt: made by attach, and the same until the next load.
@@ -420,9 +422,10 @@ private:
         }
         if (!host_->model) {
             host_->model = make_model(*host_, layers_of(meta), threads);
-            const mnnkv_host::model_session* made = host_->model.get();
+            mnnkv_host::model_session* made = host_->model.get();
             if (made->session) {
                 host_->metrics = [made] { return made->metrics(); };
+                host_->trim = [made](std::uint64_t bytes) { return made->trim_to(bytes); };
             }
         }
         steps_.reset(new mnnkv_host::layer_session(model()));

@@ -73,7 +73,7 @@ void reset(MNN::KVMeta& meta, Context& context) {
     }
 }
 
-/// `content` of Llm::set_config is a command (kv_park, kv_save or kv_load), which is not part of the config.
+/// `content` of Llm::set_config is a command (kv_park, kv_save, kv_load or kv_trim_mb), which is not part of the config.
 inline bool is_command(const std::string& content) {
     return mnnkv_host::chat_command::read(content).what != mnnkv_host::chat_command::none;
 }
@@ -97,13 +97,14 @@ void check_late_keys(const std::string& content, const Context& context) {
     }
     if (count > 0) {
         const std::string keys = first + (count > 1 ? " and " + std::to_string(count - 1) + " more have" : " has");
-        MNN_PRINT("mnn-kv: %s no effect now: keys are read when the model is loaded, and kv_park, kv_save and kv_load are "
-                  "the commands\n", keys.c_str());
+        MNN_PRINT("mnn-kv: %s no effect now: keys are read when the model is loaded, and kv_park, kv_save, kv_load and "
+                  "kv_trim_mb are the commands\n", keys.c_str());
     }
 }
 
 /// Carries a command out, between steps. Returns false, with the reason printed, on failure. {"kv_park": false} may come
-/// from any thread once the model is loaded; it ends a park or save that runs, and does nothing else.
+/// from any thread once the model is loaded; it ends a park or save that runs, and does nothing else. kv_trim_mb may come from
+/// any thread once the model has made a step.
 /// context: MNN's LlmContext; prompt: the text that its prompt cache compares.
 template <class Context>
 bool command(const std::string& content, MNN::KVMeta& meta, Context& context, std::string& prompt) {
@@ -113,10 +114,17 @@ bool command(const std::string& content, MNN::KVMeta& meta, Context& context, st
         return true;
     }
     std::string why = given.refusal;
+    if (why.empty() && given.what == mnnkv_host::chat_command::trim && meta.mnnkv && meta.mnnkv->trim) {
+        why = meta.mnnkv->trim(static_cast<std::uint64_t>(given.megabytes * 1e6));
+        if (!why.empty()) {
+            MNN_ERROR("mnn-kv: the budget is not changed: %s\n", why.c_str());
+        }
+        return why.empty();
+    }
     if (why.empty() && (!meta.mnnkv || !meta.mnnkv->keeps_tokens())) {
-        why = "kv_park, kv_save and kv_load need kv_chat_enable in the config that the model is loaded with";
+        why = "kv_park, kv_save, kv_load and kv_trim_mb need kv_chat_enable or a budget in the config that the model is loaded with";
     } else if (why.empty() && !meta.mnnkv->run) {
-        why = "kv_park, kv_save and kv_load need a model that has made a step on the CPU";
+        why = "kv_park, kv_save, kv_load and kv_trim_mb need a model that has made a step on the CPU";
     }
     if (!why.empty()) {
         MNN_ERROR("mnn-kv: %s\n", why.c_str());

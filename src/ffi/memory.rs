@@ -122,10 +122,10 @@ pub unsafe extern "C" fn mnnkv_session_memory(
     })
 }
 
-/// Sets the budget to `bytes`, or the least that the model may have, from now on, for a system that is short of memory (onTrimMemory and its like), and lets blocks go
-/// to the file, or be dropped, until it holds. Layers with an open step, and raw tokens that take more, follow in their next
-/// begin. A later call with more bytes lets blocks come back as they are used; those that were dropped do not. Any thread;
-/// waits for a begin or end that runs, never for attention.
+/// Sets the budget to `bytes`, or the least that the model may have, from now on, for a system that is short of memory
+/// (onTrimMemory and its like), and lets blocks go to the file, or be dropped, until it holds. Layers with an open step, and
+/// raw tokens that take more, follow in their next begin. A later call with more bytes lets blocks come back as they are
+/// used; those that were dropped do not. Any thread; waits for a begin or end that runs, never for attention.
 /// *in_use: bytes in use afterwards; may be NULL.
 /// INVALID_ARGUMENT: if the config has no kv_memory_mb
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

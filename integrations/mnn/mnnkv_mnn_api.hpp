@@ -1,0 +1,83 @@
+// mnn-kv for a program that uses MNN's LLM engine: the commands of set_config as functions. Needs no library and no other file.
+//
+//   #include <llm/llm.hpp>
+//   #include "mnnkv_mnn_api.hpp"
+//
+//   mnnkv_mnn::save_chat(*llm, "chats/7.kv");
+//   mnnkv_mnn::park(*llm);
+//
+// C++11, needs neither exceptions nor RTTI. Call them between steps, from the thread of the Llm, unless they say otherwise. A
+// failure prints the reason, and chat and file are as before. README.md has what each does.
+
+#ifndef MNNKV_MNN_API_HPP
+#define MNNKV_MNN_API_HPP
+
+#include <cstddef>
+#include <cstdio>
+#include <string>
+
+namespace mnnkv_mnn {
+
+/// A JSON string of a path in UTF-8.
+inline std::string quoted(const std::string& path) {
+    std::string text = "\"";
+    for (const char letter : path) {
+        text += letter == '"' || letter == '\\' ? std::string("\\") + letter : std::string(1, letter);
+    }
+    return text + "\"";
+}
+
+/// Compresses the whole KV cache, bit for bit, and returns its memory; the next step brings it back. effort: 1 (fastest) to 9
+/// (smallest); 0 = the library's choice.
+template <class Llm>
+bool park(Llm& llm, int effort = 0) {
+    return llm.set_config("{\"kv_park\": " + (effort == 0 ? std::string("true") : std::to_string(effort)) + "}");
+}
+
+/// Ends a park or save that runs, which returns false: a message has come. Any thread.
+template <class Llm>
+bool interrupt(Llm& llm) {
+    return llm.set_config("{\"kv_park\": false}");
+}
+
+/// Saves the chat to a file: what is new, where the file has this chat. overwrite: also in place of another chat.
+template <class Llm>
+bool save_chat(Llm& llm, const std::string& path, bool overwrite = false) {
+    return llm.set_config("{\"kv_save\": " + quoted(path) + (overwrite ? ", \"kv_overwrite\": true}" : "}"));
+}
+
+/// Replaces the model's chat by that of a file, whose tokens the next step reads.
+template <class Llm>
+bool load_chat(Llm& llm, const std::string& path) {
+    return llm.set_config("{\"kv_load\": " + quoted(path) + "}");
+}
+
+/// Sets the budget of kv_memory_mb to so many millions of bytes, 0 = the least that the model may have, for onTrimMemory and its
+/// like. Tokens leave at once; a later, larger budget takes them back from the file as they are used. Any thread, once the
+/// model has made a step; waits for a part of a step at most.
+template <class Llm>
+bool trim(Llm& llm, double megabytes) {
+    char text[64];
+    std::snprintf(text, sizeof text, "{\"kv_trim_mb\": %.17g}", megabytes);
+    return llm.set_config(text);
+}
+
+/// The metrics as a JSON object; "" where mnn-kv does nothing.
+template <class Llm>
+std::string metrics(Llm& llm) {
+    const std::string config = llm.dump_config(), name = "\"kv_metrics\":";
+    const std::size_t at = config.find(name), from = at == std::string::npos ? at : config.find('{', at);
+    // No text in the metrics has braces.
+    int depth = 0;
+    for (std::size_t end = from; end < config.size(); ++end) {
+        depth += config[end] == '{' ? 1 : config[end] == '}' ? -1 : 0;
+        if (depth == 0) {
+            return config.substr(from, end + 1 - from);
+        }
+    }
+    return "";
+}
+
+}  // namespace mnnkv_mnn
+
+#endif  // MNNKV_MNN_API_HPP
