@@ -101,32 +101,6 @@ fn things_of(page: &Page) -> Things {
 }
 
 #[test]
-fn a_copy_has_the_state_alone() {
-    let random = &mut Random::new(3);
-    let (_, file, states) = saved(random, 20);
-    let disk = Disk::default();
-    let copy = file.copy_to(disk.storage()).unwrap();
-    let reopened = open(&disk.bytes(), Access::ReadOnly).unwrap();
-    for copy in [&copy, &reopened] {
-        assert_eq!(copy.version(), 1);
-        let (old, new) = (file.usage().unwrap(), copy.usage().unwrap());
-        assert_eq!((old.pieces, old.values), (new.pieces, new.values));
-        assert!(new.file < old.file && new.dead < 200 + 40 * copy.pieces().len() as u64, "{new:?}");
-        let (page, things) = (things_of(&Page::read(&disk.bytes())), &states[20].things);
-        let kept = |(name, _): &(&String, &Vec<u8>)| name.starts_with("section") || name.starts_with("state");
-        assert!(page.iter().filter(kept).eq(things.iter().filter(kept)));
-        for (layer, entry) in file.layers() {
-            // Pieces have other numbers and the same bytes.
-            let tokens = |file: &Snapshot, runs: &[Run]| -> Vec<(u64, u32)> {
-                let raw = |piece| file.piece(piece).unwrap().raw_checksum;
-                runs.iter().flat_map(|r| (r.offset..r.offset + r.count).map(move |t| (raw(r.piece), t))).collect()
-            };
-            assert_eq!(tokens(&file, &entry.runs), tokens(copy, &copy.layer(layer).unwrap().runs));
-        }
-    }
-}
-
-#[test]
 fn a_save_killed_at_any_byte_leaves_the_last_state_or_the_new_one() {
     for seed in 0..4 {
         let random = &mut Random::new(seed);

@@ -186,7 +186,6 @@ static struct mnnkv_functions {
     mnnkv_status (*session_rotation)(mnnkv_session *session, uint32_t layer, const mnnkv_rotation *rotation);
     mnnkv_status (*snapshot_create)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
     mnnkv_status (*snapshot_open)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
-    mnnkv_status (*snapshot_copy)(const mnnkv_snapshot *snapshot, const mnnkv_snapshot_options *options);
     void (*snapshot_destroy)(mnnkv_snapshot *snapshot);
     mnnkv_status (*snapshot_commit)(mnnkv_snapshot *snapshot);
     mnnkv_status (*snapshot_discard)(mnnkv_snapshot *snapshot);
@@ -275,7 +274,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_rotation",
     "mnnkv_snapshot_create",
     "mnnkv_snapshot_open",
-    "mnnkv_snapshot_copy",
     "mnnkv_snapshot_destroy",
     "mnnkv_snapshot_commit",
     "mnnkv_snapshot_discard",
@@ -483,10 +481,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_option
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options, mnnkv_snapshot **out) {
     return mnnkv_loaded.snapshot_open ? mnnkv_loaded.snapshot_open(options, out) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot, const mnnkv_snapshot_options *options) {
-    return mnnkv_loaded.snapshot_copy ? mnnkv_loaded.snapshot_copy(snapshot, options) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot) {

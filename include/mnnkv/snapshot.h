@@ -97,16 +97,6 @@ mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_
 mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
                                  mnnkv_snapshot **out);
 
-/// Writes the committed state alone to a new file, without the bytes of earlier states. A host that wants it in place of
-/// the old file closes that, and renames the new one. The copy is closed when the call returns, and durable.
-/// options: where the copy goes. It has the fingerprint of the original; fingerprint and access are ignored.
-/// INVALID_ARGUMENT, NOT_FOUND, IO: as mnnkv_snapshot_create, and IO: if the original cannot be read
-/// CORRUPT: if a part is damaged
-///
-/// A failure leaves no file.
-mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot,
-                                 const mnnkv_snapshot_options *options);
-
 /// Closes a snapshot. Drops what is not committed, and truncates the file to its committed state.
 void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 
@@ -140,7 +130,7 @@ typedef struct mnnkv_snapshot_info {
     uint64_t token_bytes;
     /// Sections, and what layers have beside tokens.
     uint64_t section_bytes;
-    /// Bytes of earlier states and of commit records, which a copy hardly has. mnnkv_snapshot_compact may gain far more.
+    /// Bytes of earlier states and of commit records. mnnkv_snapshot_compact leaves them, and may gain far more.
     uint64_t dead_bytes;
     /// See mnnkv_snapshot_fingerprint.
     uint64_t fingerprint_bytes;
@@ -259,8 +249,7 @@ mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *
 
 /// Gives `to`, which has no layers yet, the committed layers and sections of `from`: each layer encoded anew, and without
 /// tokens that it has no more. A host creates another file, compacts into it, commits, destroys both, and renames the new
-/// file. Sessions that go on must load from the new one, or the next append writes all tokens again. mnnkv_snapshot_copy is
-/// quicker, and leaves pieces of few tokens as they are.
+/// file. Sessions that go on must load from the new one, or the next append writes all tokens again.
 /// options: as of mnnkv_session_park. Without a rotation hint a file that was written with one may become larger.
 /// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
 /// CORRUPT: if a part of `from` is damaged

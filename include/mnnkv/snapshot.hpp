@@ -31,12 +31,6 @@ public:
     /// mnnkv_snapshot_discard
     status discard() noexcept { return mnnkv_snapshot_discard(handle_); }
 
-    /// mnnkv_snapshot_copy. Sets abi_version.
-    status copy(mnnkv_snapshot_options options) const noexcept {
-        options.abi_version = MNNKV_ABI_VERSION;
-        return mnnkv_snapshot_copy(handle_, &options);
-    }
-
     /// mnnkv_snapshot_compact
     status compact(const mnnkv_park_options* options, snapshot& to) const noexcept {
         return mnnkv_snapshot_compact(handle_, options, to.handle_);

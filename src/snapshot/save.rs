@@ -24,44 +24,6 @@ impl Snapshot {
         Ok(Snapshot::new(storage, None, Access::Append, fingerprint, slots, state))
     }
 
-    /// Writes the committed state alone to an empty storage, where it is state 1: without dead bytes, and with other numbers
-    /// for its pieces. A failure leaves no file.
-    pub fn copy_to(&self, storage: Storage) -> Result<Snapshot> {
-        let mut copy = Snapshot::create(storage, &self.fingerprint)?;
-        match self.copy_contents(&mut copy) {
-            Ok(()) => Ok(copy),
-            Err(error) => {
-                copy.storage.remove();
-                Err(error)
-            }
-        }
-    }
-
-    fn copy_contents(&self, to: &mut Snapshot) -> Result<()> {
-        let mut copied = memory::filled(None, self.state.pieces.len())?;
-        for (layer, entry) in self.layers() {
-            let mut runs = Vec::new();
-            for run in &entry.runs {
-                let number = &mut copied[(run.piece - self.state.first) as usize];
-                let piece = match *number {
-                    Some(piece) => piece,
-                    None => {
-                        let bytes = self.piece(run.piece)?;
-                        let parts = memory::collect((0..bytes.ends.len()).map(|part| bytes.part(part)))?;
-                        let tokens = self.piece_tokens(run.piece).unwrap_or_default();
-                        *number.insert(to.add_piece(layer, tokens, &parts, bytes.raw_checksum)?)
-                    }
-                };
-                memory::push(&mut runs, Run { piece, ..*run })?;
-            }
-            to.set_layer(layer, entry.geometry, &runs, &self.layer_state(layer)?)?;
-        }
-        for name in self.names() {
-            to.put(name, &self.section(name)?)?;
-        }
-        to.commit()
-    }
-
     fn write_new(storage: &Storage, fingerprint: &[u8]) -> Result<(Vec<u8>, Slots, State)> {
         if fingerprint.len() > MOST_FINGERPRINT {
             bail!(

@@ -33,8 +33,6 @@ typedef struct mnnkv_snapshot_options {
 mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
 mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
                                  mnnkv_snapshot **out);
-mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot,
-                                 const mnnkv_snapshot_options *options);
 void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot);
 mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot);

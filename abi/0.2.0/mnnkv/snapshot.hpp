@@ -18,10 +18,6 @@ public:
     }
     status commit() noexcept { return mnnkv_snapshot_commit(handle_); }
     status discard() noexcept { return mnnkv_snapshot_discard(handle_); }
-    status copy(mnnkv_snapshot_options options) const noexcept {
-        options.abi_version = MNNKV_ABI_VERSION;
-        return mnnkv_snapshot_copy(handle_, &options);
-    }
     status compact(const mnnkv_park_options* options, snapshot& to) const noexcept {
         return mnnkv_snapshot_compact(handle_, options, to.handle_);
     }

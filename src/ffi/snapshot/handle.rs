@@ -18,7 +18,6 @@ use crate::ffi::handle;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
-use crate::ffi::version;
 use crate::snapshot::{Access, Snapshot, Storage};
 use crate::status::{Error, Result, bail};
 use crate::sys::Mutex;
@@ -148,25 +147,6 @@ pub unsafe extern "C" fn mnnkv_snapshot_open(
             other => bail!(InvalidArgument, "options->access is {other}; 0 to {MNNKV_SNAPSHOT_SALVAGE} expected"),
         };
         Snapshot::open(storage(options, access == Access::Append, file)?, fingerprint, access)
-    }))
-}
-
-/// Writes the committed state alone to a new file, without the bytes of earlier states. A host that wants it in place of
-/// the old file closes that, and renames the new one. The copy is closed when the call returns, and durable.
-/// options: where the copy goes. It has the fingerprint of the original; fingerprint and access are ignored.
-/// INVALID_ARGUMENT, NOT_FOUND, IO: as mnnkv_snapshot_create, and IO: if the original cannot be read
-/// CORRUPT: if a part is damaged
-///
-/// A failure leaves no file.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_snapshot_copy(
-    snapshot: *const mnnkv_snapshot,
-    options: *const mnnkv_snapshot_options,
-) -> mnnkv_status {
-    body!(with(snapshot, |snapshot| {
-        let options = pointer::required(options, "options")?;
-        version::check_abi(options.abi_version)?;
-        snapshot.copy_to(storage(&options, true, Storage::create)?).map(drop)
     }))
 }
 

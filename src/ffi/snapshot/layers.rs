@@ -96,8 +96,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_load(
 
 /// Gives `to`, which has no layers yet, the committed layers and sections of `from`: each layer encoded anew, and without
 /// tokens that it has no more. A host creates another file, compacts into it, commits, destroys both, and renames the new
-/// file. Sessions that go on must load from the new one, or the next append writes all tokens again. mnnkv_snapshot_copy is
-/// quicker, and leaves pieces of few tokens as they are.
+/// file. Sessions that go on must load from the new one, or the next append writes all tokens again.
 /// options: as of mnnkv_session_park. Without a rotation hint a file that was written with one may become larger.
 /// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
 /// CORRUPT: if a part of `from` is damaged
