@@ -82,7 +82,6 @@ section pages build/bin/mnnkv_bench_pages
 section memory build/bin/mnnkv_bench_session memory
 section waits build/bin/mnnkv_bench_session waits
 section bookkeeping build/bin/mnnkv_bench_session bookkeeping
-section scores cargo bench --locked --bench scores
 section speed build/bin/mnnkv_bench_session speed
 section compressor cargo bench --locked --package mnn-kv-model --bench compressor
 section c8 cargo bench --locked --package mnn-kv-model --bench c8

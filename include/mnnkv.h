@@ -7,7 +7,7 @@
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/memory.h    a budget in bytes for all of a session's caches: the main way to use mnn-kv
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
-//   mnnkv/policy.h    which tokens an eviction removes: pinned tokens, and scores without tiles
+//   mnnkv/policy.h    which tokens an eviction removes: pinned tokens, and what they are ranked by
 //   mnnkv/executor.h  threads of the host that encode and decode for a session
 //   mnnkv/snapshot.h  the file of a chat, saved step by step
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)

@@ -22,8 +22,8 @@ macro_rules! table {
             /// Every type, in the order of the codes.
             pub const ALL: [Dtype; [$($code),*].len()] = [$(Dtype::$variant),*];
 
-            /// A hexadecimal digit for each code: the bytes per element. A table in memory would be a cache miss in each
-            /// call with a tile.
+            /// A hexadecimal digit for each code: the bytes per element. A table in memory could be a
+            /// cache miss.
             const BYTES: u64 = 0 $(| $bytes << (4 * $code))*;
 
             /// A bit for each code of a floating-point type.

@@ -31,7 +31,7 @@ const HEADERS: &[Header] = &[
         about: "all of a model's KV caches, compressed as a JSON config says",
         includes: &["\"base.h\""],
         folder: "src/ffi/session",
-        sections: &["handle", "step", "tiles", "history", "metrics"],
+        sections: &["handle", "step", "history", "metrics"],
     },
     Header {
         path: "mnnkv/attend.h",
@@ -70,7 +70,7 @@ const HEADERS: &[Header] = &[
     },
     Header {
         path: "mnnkv/policy.h",
-        about: "which tokens an eviction removes: pinned tokens, and scores without tiles",
+        about: "which tokens an eviction removes: pinned tokens, and what they are ranked by",
         includes: &["\"session.h\""],
         folder: "src/ffi",
         sections: &["policy"],

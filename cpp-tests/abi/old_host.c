@@ -88,13 +88,12 @@ static void attend(mnnkv_session* session, uint32_t count) {
     tile.tokens = cache.kv_len;
     tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
     tile.data = row;
-    check("a tile", mnnkv_session_scores(session, 0, 0, &tile));
     for (i = 0; i < n_pairs; at += (uint32_t)pairs[2 * i + 1], ++i) {
         if (pairs[2 * i] <= 100 && 100 < pairs[2 * i] + pairs[2 * i + 1]) {
             row[at + 100 - (uint32_t)pairs[2 * i]] = 0.5f;
         }
     }
-    for (head = 1; head < heads; ++head) {
+    for (head = 0; head < heads; ++head) {
         mnnkv_block_sums of_head = {0};
         of_head.struct_size = (uint32_t)sizeof of_head;
         of_head.flags = tile.flags;

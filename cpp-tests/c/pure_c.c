@@ -205,11 +205,13 @@ static void run_a_session(const mnnkv_layout* layout) {
     mnnkv_metrics metrics;
     int32_t pairs[32];
     const int32_t rollback[2] = {0, 120};
-    uint32_t logical = 0, physical = 0, wanted = 0;
+    uint32_t logical = 0, physical = 0, rows = 7, block_tokens = 7;
     size_t n_pairs = 0, len = 0;
     mnnkv_session_options options;
     mnnkv_score_tile tile = {0};
+    mnnkv_block_sums sums = {0};
     static const float row[tokens];
+    static double room[tokens / 16], factor[1];
     static char text[1 << 14];
 
     tile.struct_size = sizeof tile;
@@ -218,6 +220,13 @@ static void run_a_session(const mnnkv_layout* layout) {
     tile.tokens = tokens;
     tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
     tile.data = row;
+    sums.struct_size = sizeof sums;
+    sums.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+    sums.heads = sums.rows = 1;
+    sums.block_tokens = 16;
+    sums.blocks = tokens / 16;
+    sums.sums = room;
+    sums.factors = factor;
     memset(&cache, 0, sizeof cache);
     cache.struct_size = (uint32_t)sizeof cache;
     cache.layout = layout;
@@ -255,10 +264,11 @@ static void run_a_session(const mnnkv_layout* layout) {
     check("rewritten", mnnkv_session_rewritten(session, 0, 0, 16));
     check("abort", mnnkv_session_abort(session, 0, &cache));
     check("begin", mnnkv_session_begin(session, 0, &cache));
-    check("an ignored tile", mnnkv_session_scores(session, 0, 0, &tile));
+    mnnkv_sum_tile(&sums, &tile);
+    check("ignored sums", mnnkv_session_block_sums(session, 0, 0, &sums));
     check("a step without attention", mnnkv_session_end(session, 0, 0, 0, &cache));
-    check("wants scores", mnnkv_session_wants_scores(session, 0, 1, &wanted));
-    expect("of no step: keys and values tell", wanted == 0);
+    check("scored rows", mnnkv_session_scored_rows(session, 0, 1, &rows, &block_tokens));
+    expect("of no step: keys and values tell", rows == 0);
 
     check("metrics", mnnkv_session_metrics(session, &metrics));
     expect("what was measured", metrics.h2o_total_evict_tokens > 0 && metrics.h2o_lossless_ratio > 1);

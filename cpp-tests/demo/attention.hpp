@@ -177,8 +177,7 @@ inline Function best() { return any_cpu; }
 }  // namespace kernel
 
 /// Attention of a KV head's query heads over all tokens of the cache, whose K and V of that head are at `key` and
-/// `value`. Calls see(tile) after each tile with the softmax values of all heads, as rows, in the form of
-/// mnnkv_session_scores. Head dims must be whole lanes of the packing.
+/// `value`. Calls see(tile) after each tile with the softmax values of all heads, as rows. Head dims must be whole lanes of the packing.
 template <class See>
 void attend(const PackedCache& cache, const half* key, const half* value, HeadGroup& group, See&& see) {
     static const kernel::Function kernel = kernel::best();

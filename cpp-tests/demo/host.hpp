@@ -112,7 +112,7 @@ private:
         session_.begin(i, caches_[i]);  // 1. evicts planned tokens
         append(i, token);
         const double start = seconds();
-        attention(i, token);  // 2. asks Session::head where a head is, passes its softmax tiles to Session::scores
+        attention(i, token);  // 2. asks Session::head where a head is, passes its softmax tiles to Session::sums
         attention_seconds_ += seconds() - start;
         session_.end(i, caches_[i], Sample::query_heads, 1);  // 3. plans the next eviction, compresses cold tokens
     }
@@ -131,7 +131,7 @@ private:
             session_.head(i, caches_[i], kv_head, key, value);
             attend(caches_[i], key, value, group_, [&](const mnnkv_score_tile& tile) {
                 if (evicts_) {
-                    session_.scores(i, tile);
+                    session_.sums(i, tile);
                 }
             });
         }

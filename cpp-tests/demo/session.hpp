@@ -62,12 +62,8 @@ public:
         }
     }
 
-    /// Each softmax tile, between begin and end.
-    void scores(std::uint32_t layer, const mnnkv_score_tile& tile) {
-        require(session_.scores(layer, 0, tile), "scores");  // lane 0: the only thread
-    }
-
-    /// As scores of a step of one row, at less cost: sums the tile here, where it is near, and hands over the last.
+    /// Each softmax tile of a step of one row, between begin and end: sums it here, where it is near, and hands over the
+    /// sums with the last.
     void sums(std::uint32_t layer, const mnnkv_score_tile& tile) {
         if (counted_ == 0) {
             return;
@@ -77,7 +73,7 @@ public:
         }
         mnnkv_sum_tile(&sums_, &tile);
         if ((tile.flags & MNNKV_TILE_LAST) != 0) {
-            require(session_.block_sums(layer, 0, sums_), "block_sums");
+            require(session_.block_sums(layer, 0, sums_), "block_sums");  // lane 0: the only thread
         }
     }
 

@@ -71,6 +71,17 @@ protected:
         };
     }
 
+    /// The sums of a head of one row and one token.
+    static mnnkv_block_sums one_token() {
+        static double one = 1;
+        mnnkv_block_sums sums = mnnkv::make<mnnkv_block_sums>();
+        sums.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+        sums.heads = sums.rows = sums.blocks = sums.token_end = 1;
+        sums.block_tokens = 8;
+        sums.sums = &one;
+        return sums;
+    }
+
     struct pair_room {
         std::int32_t numbers[64];
     };
@@ -93,11 +104,7 @@ protected:
 TEST_F(BadSession, PointersAreChecked) {
     mnnkv_session* const s = handle();
     mnnkv_cache cache = closed().cache(), last = open().cache();
-    const float one = 1;
-    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
-    tile.dtype = MNNKV_DTYPE_F32;
-    tile.queries = tile.tokens = 1;
-    tile.data = &one;
+    mnnkv_block_sums sums = one_token();
     std::int32_t* const pairs = pairs_.get()->numbers;
     char* const text = text_.get()->chars;
     std::uint32_t spare[2];
@@ -110,7 +117,7 @@ TEST_F(BadSession, PointersAreChecked) {
         {bad, "session", [&] { return mnnkv_session_reset(nullptr, 0); }},
         {bad, "session", [&] { return mnnkv_session_reset(nullptr, MNNKV_ALL_LAYERS); }},
         {bad, "session", [&] { return mnnkv_session_begin(nullptr, 0, &cache); }},
-        {bad, "session", [&] { return mnnkv_session_scores(nullptr, 1, 0, &tile); }},
+        {bad, "session", [&] { return mnnkv_session_block_sums(nullptr, 1, 0, &sums); }},
         {bad, "session", [&] { return mnnkv_session_end(nullptr, 1, 0, 2, &last); }},
         {bad, "session", [&] { return mnnkv_session_keep(nullptr, 0, all_, 1, &cache); }},
         {bad, "session", [&] { return mnnkv_session_lengths(nullptr, 0, number_.get(), &spare[0]); }},
@@ -122,8 +129,8 @@ TEST_F(BadSession, PointersAreChecked) {
         {bad, "cache", [&] { return mnnkv_session_end(s, 1, 0, 2, nullptr); }},
         {bad, "cache", [&] { return mnnkv_session_keep(s, 0, all_, 1, nullptr); }},
         {bad, "cache", [&] { return mnnkv_session_begin(s, 0, misaligned(&caches[0])); }},
-        {bad, "tile", [&] { return mnnkv_session_scores(s, 1, 0, nullptr); }},
-        {bad, "tile", [&] { return mnnkv_session_scores(s, 1, 0, misaligned(&tile)); }},
+        {bad, "sums", [&] { return mnnkv_session_block_sums(s, 1, 0, nullptr); }},
+        {bad, "sums", [&] { return mnnkv_session_block_sums(s, 1, 0, misaligned(&sums)); }},
         {bad, "logical", [&] { return mnnkv_session_lengths(s, 0, nullptr, number_.get()); }},
         {bad, "physical", [&] { return mnnkv_session_lengths(s, 0, number_.get(), nullptr); }},
         {bad, "logical", [&] { return mnnkv_session_lengths(s, 0, misaligned(spare), number_.get()); }},
@@ -148,20 +155,12 @@ TEST_F(BadSession, PointersAreChecked) {
 
 TEST_F(BadSession, LayersThatAreNotThereAreRefused) {
     mnnkv_cache cache = closed().cache();
-    const mnnkv_score_tile tile = [] {
-        static const float one = 1;
-        mnnkv_score_tile t = mnnkv::make<mnnkv_score_tile>();
-        t.dtype = MNNKV_DTYPE_F32;
-        t.queries = t.tokens = 1;
-        t.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
-        t.data = &one;
-        return t;
-    }();
+    const mnnkv_block_sums sums = one_token();
     for (const std::uint32_t layer : {3u, 4u, UINT32_MAX - 1, UINT32_MAX}) {
         SCOPED_TRACE(layer);
         std::vector<bad_call> calls = {
             {bad, "layer", [&] { return mnnkv_session_begin(handle(), layer, &cache); }},
-            {bad, "layer", [&] { return mnnkv_session_scores(handle(), layer, 0, &tile); }},
+            {bad, "layer", [&] { return mnnkv_session_block_sums(handle(), layer, 0, &sums); }},
             {bad, "layer", [&] { return mnnkv_session_end(handle(), layer, 0, 1, &cache); }},
             {bad, "layer", [&] { return mnnkv_session_keep(handle(), layer, all_, 1, &cache); }},
             {bad, "layer", [&] { return mnnkv_session_lengths(handle(), layer, number_.get(), number_.get()); }},
@@ -175,7 +174,7 @@ TEST_F(BadSession, LayersThatAreNotThereAreRefused) {
         expect_all_refused(calls);
     }
     for (const std::uint32_t lane : {2u, UINT32_MAX}) {
-        expect_all_refused({{bad, "lane", [&] { return mnnkv_session_scores(handle(), 1, lane, &tile); }}});
+        expect_all_refused({{bad, "lane", [&] { return mnnkv_session_block_sums(handle(), 1, lane, &sums); }}});
     }
 }
 
@@ -313,18 +312,15 @@ TEST_F(BadSession, EndRefusesScoresOfTokensThatAreNotThere) {
     EXPECT_TRUE(open().sound());
 }
 
-TEST_F(BadSession, EndRefusesAHeadWithoutItsLastTile) {
-    const float one = 1;
-    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
-    tile.dtype = MNNKV_DTYPE_F32;
-    tile.queries = tile.tokens = 1;
-    tile.flags = MNNKV_TILE_FIRST;
-    tile.data = &one;
-    ASSERT_TRUE(ok(session_.scores(1, 1, tile).code()));
-    expect_all_refused({{bad, "lane 1", [&] { return open().end(1, 1); }}});
-    tile.flags = MNNKV_TILE_LAST;
-    tile.token_begin = 1;
-    ASSERT_TRUE(ok(session_.scores(1, 1, tile).code()));
+TEST_F(BadSession, EndRefusesAHeadWithoutItsLastPart) {
+    mnnkv_block_sums part = one_token();
+    part.flags = MNNKV_TILE_FIRST;
+    ASSERT_TRUE(ok(session_.block_sums(1, 1, part).code()));
+    expect_all_refused({{bad, "split rows of layer 1", [&] { return open().end(1, 1); }}});
+    part.flags = MNNKV_TILE_LAST;
+    part.token_begin = 1;
+    part.token_end = 2;
+    ASSERT_TRUE(ok(session_.block_sums(1, 1, part).code()));
     EXPECT_TRUE(ok(open().end(1, 1)));
 }
 

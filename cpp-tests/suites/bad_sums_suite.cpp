@@ -3,6 +3,8 @@
 #include "refusal.hpp"
 #include "session_host.hpp"
 
+#include <thread>
+
 namespace {
 
 using namespace support;
@@ -144,6 +146,47 @@ TEST_F(BadSums, NameTheTileThatDidNotFit) {
     const mnnkv_block_sums sums = after(true, [](tile& t, block_sums&) { t.flags = 0, t.token_begin = 24, t.tokens = 8; });
     EXPECT_TRUE(refuses(bad, "is GAP", [&] { return hand_over(sums); })) << "the last tile begins at 24, not at 32";
     EXPECT_TRUE(ok(layer_.end(0, 2))) << "no head has come";
+}
+
+TEST_F(BadSums, OfARowSumThatCannotBeAreRefused) {
+    const float values[204] = {0.5f};
+    for (const float odd : {0.0f, -0.0f, -1.0f, infinity, -infinity, not_a_number}) {
+        const float row_sums[2] = {1, odd};
+        mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+        tile.dtype = MNNKV_DTYPE_F32;
+        tile.queries = 2;
+        tile.tokens = 102;
+        tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+        tile.data = values;
+        tile.row_sum = row_sums;
+        mnnkv_block_sums sums = empty();
+        mnnkv_sum_tile(&sums, &tile);
+        EXPECT_TRUE(refuses(bad, "is BAD_SCALE", [&] { return hand_over(sums); })) << odd;
+    }
+    EXPECT_TRUE(ok(layer_.end(0, 2))) << "no head has come";
+}
+
+TEST(BadLane, IsRefusedWhenAnotherThreadIsInIt) {
+    // Two threads in one lane: each call succeeds or is refused, depending on timing.
+    SEEDED_DICE(random, 1602);
+    mnnkv::session session = made_session(object(evicting()), 1, 1);
+    session_layer layer(session, 0, half_layout(300), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(200));
+    ASSERT_TRUE(ok(layer.begin()));
+    layer.append(1);
+    const std::vector<float> row(201, 1.0f);
+    const summed_part head = sum_part(row, 0, 201, {1, 1, 1}, 16, tiling());
+    const auto run = [&] {
+        for (int i = 0; i < 300; ++i) {
+            const mnnkv_status status = session.block_sums(0, 0, head.given).code();
+            EXPECT_TRUE(status == MNNKV_OK || status == MNNKV_INVALID_ARGUMENT) << mnnkv_status_name(status);
+        }
+    };
+    std::thread other(run);
+    run();
+    other.join();
+    EXPECT_TRUE(ok(layer.end(0, 0))) << "the host drops the scores";
+    EXPECT_TRUE(layer.sound());
 }
 
 }  // namespace

@@ -153,13 +153,13 @@ TEST(OptionStruct, SessionStructsComeInAllSizes) {
     });
 
     ASSERT_TRUE(ok(session.begin(0, cache).code()));
-    const float probability = 1;
-    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
-    tile.dtype = MNNKV_DTYPE_F32;
-    tile.queries = tile.tokens = 1;
-    tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
-    tile.data = &probability;
-    check_sizes(tile, [&](const mnnkv_score_tile* t) { return mnnkv_session_scores(session.get(), 0, 0, t); });
+    double probability = 1;
+    mnnkv_block_sums sums = mnnkv::make<mnnkv_block_sums>();
+    sums.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+    sums.heads = sums.rows = sums.blocks = sums.token_end = 1;
+    sums.block_tokens = 64;
+    sums.sums = &probability;
+    check_sizes(sums, [&](const mnnkv_block_sums* s) { return mnnkv_session_block_sums(session.get(), 0, 0, s); });
 }
 
 TEST(OptionStruct, StatisticsAreWrittenAsFarAsTheCallerHasRoom) {

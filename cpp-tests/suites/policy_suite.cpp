@@ -1,4 +1,4 @@
-// Policies of eviction: pinned tokens, and scores without tiles.
+// Policies of eviction: pinned tokens, and scores of keys.
 
 #include "session_host.hpp"
 #include "struct_sizes.hpp"
@@ -29,7 +29,7 @@ TEST(Policy, BadPinsAreRefused) {
     EXPECT_EQ(mnnkv_session_pin(nullptr, 0, 1, 1), MNNKV_INVALID_ARGUMENT);
 }
 
-TEST(Policy, KeydiffNeedsNoTiles) {
+TEST(Policy, KeydiffNeedsNoAttention) {
     SEEDED_DICE(random, 1902);
     mnnkv::session session = made_session(object(evicting(R"("kv_h2o_policy": "keydiff")")), 1);
     session_layer layer(session, 0, half_layout(300), random);
@@ -37,9 +37,9 @@ TEST(Policy, KeydiffNeedsNoTiles) {
     rotation.pairing = 1;
     rotation.dims = 2;
     ASSERT_TRUE(ok(session.rotation(MNNKV_ALL_LAYERS, &rotation).code()));
-    bool wanted = true;
-    ASSERT_TRUE(ok(session.wants_scores(0, 1, wanted).code()));
-    EXPECT_FALSE(wanted);
+    std::uint32_t rows = 7, block_tokens = 7;
+    ASSERT_TRUE(ok(session.scored_rows(0, 1, rows, block_tokens).code()));
+    EXPECT_TRUE(rows == 0 && block_tokens == 0);
     ASSERT_NO_FATAL_FAILURE(layer.step(157));
     ASSERT_TRUE(ok(layer.begin()));
     EXPECT_LT(layer.length(), 157u);

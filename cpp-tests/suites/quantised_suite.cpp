@@ -289,9 +289,7 @@ TEST_P(QuantisedCache, IsEvictedBySessionsTokenByToken) {
             tokens.push_back(cache.get(t, 1));
         }
         const std::vector<float> row(cache.n, 1.0f);
-        ASSERT_TRUE(ok(each_tile(row, added, tiling(), [&](const mnnkv_score_tile& tile) {
-            return session.scores(0, 0, tile).code();
-        })));
+        ASSERT_TRUE(ok(hand_over(session, 0, 0, row, added)));
         given.layout = cache.layout();
         given.kv_len = cache.n;
         ASSERT_TRUE(ok(session.end(0, 1, added, given).code()));

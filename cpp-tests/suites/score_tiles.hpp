@@ -102,7 +102,7 @@ struct summed_part {
     std::vector<double> sums, factors;
 };
 
-/// The sums that mnnkv_sum_tile makes of tokens begin .. end of each_tile's rows, as a part of split rows.
+/// The sums that mnnkv_sum_tile makes of tokens begin .. end of each_tile's rows: all of them, or a part of split rows.
 inline summed_part sum_part(const std::vector<float>& row, std::uint32_t begin, std::uint32_t end,
                             const row_counts& rows, std::uint32_t block_tokens, const tiling& how) {
     const std::uint32_t length = static_cast<std::uint32_t>(row.size()), count = rows.heads * rows.counted;
@@ -117,12 +117,16 @@ inline summed_part sum_part(const std::vector<float>& row, std::uint32_t begin, 
     part.given.sums = part.sums.data();
     part.given.factors = part.factors.data();
     const std::vector<float> own(row.begin() + begin, row.begin() + end);
+    const bool is_whole = end - begin == length;
     (void)each_tile(own, rows.heads * rows.queries, how, [&](mnnkv_score_tile tile) {
         tile.token_begin += begin;
-        tile.row_sum = nullptr;
+        tile.row_sum = is_whole ? tile.row_sum : nullptr;
         mnnkv_sum_tile(&part.given, &tile);
         return MNNKV_OK;
     });
+    if (is_whole) {
+        return part;
+    }
     float total = 0, own_total = 0;
     for (float weight : row) {
         total += weight;
@@ -135,6 +139,19 @@ inline summed_part sum_part(const std::vector<float>& row, std::uint32_t begin, 
         part.factors[i] *= how.flash ? std::ldexp(1.0, 8 - static_cast<int>(q % 3)) / total : own_total / total;
     }
     return part;
+}
+
+/// Hands over one head, whose query rows all attend with these weights, where rows are scored.
+inline mnnkv_status hand_over(mnnkv::session& session, std::uint32_t layer, std::uint32_t lane,
+                              const std::vector<float>& row, std::uint32_t queries, const tiling& how = tiling()) {
+    std::uint32_t counted = 0, block_tokens = 0;
+    const mnnkv::status status = session.scored_rows(layer, queries, counted, block_tokens);
+    if (!status || counted == 0) {
+        return status.code();
+    }
+    const summed_part head = sum_part(row, 0, static_cast<std::uint32_t>(row.size()), {1, queries, counted},
+                                      block_tokens, how);
+    return session.block_sums(layer, lane, head.given).code();
 }
 
 }  // namespace support

@@ -173,16 +173,14 @@ public:
         return row;
     }
 
-    /// All tiles of one head.
+    /// The block sums of one head.
     mnnkv_status score(std::uint32_t lane, std::uint32_t head, std::uint32_t queries, const weights& weight,
                        const tiling& how = tiling()) {
         std::vector<float> row = attention(weight);
         for (float& each : row) {
             each *= static_cast<float>(1 + head);
         }
-        return each_tile(row, queries, how, [&](const mnnkv_score_tile& tile) {
-            return session_.scores(number_, lane, tile).code();
-        });
+        return hand_over(session_, number_, lane, row, queries, how);
     }
 
     /// Logical positions in physical order, as positions() should have them.

@@ -73,9 +73,7 @@ protected:
         appended_ += count;
         for (std::uint32_t head = 0; scored && head < 4; ++head) {
             const std::vector<float> row(given.kv_len, 1.0f);
-            ASSERT_TRUE(ok(each_tile(row, count, tiling(), [&](const mnnkv_score_tile& tile) {
-                return session_.scores(layer, 0, tile).code();
-            })));
+            ASSERT_TRUE(ok(hand_over(session_, layer, 0, row, count)));
         }
         look(layer);
         ASSERT_TRUE(ok(session_.end(layer, scored ? 4 : 0, count, given).code()));

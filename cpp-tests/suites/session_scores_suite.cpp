@@ -84,7 +84,7 @@ TEST_F(SessionScores, DoNotDependOnTheShapeOfTheTiles) {
     }
 }
 
-TEST_F(SessionScores, AreTheSameFromBlockSumsAlsoOfSplitRows) {
+TEST_F(SessionScores, AreTheSameFromSplitRows) {
     for (const std::uint32_t rows : {1u, 5u}) {
         const pair_list expected = left(1, [](session_layer& layer, std::uint32_t q) { one_lane(layer, q); }, rows);
         for (const std::uint32_t threads : {1u, 3u}) {
@@ -210,28 +210,25 @@ TEST_F(SessionScores, CountAllRowsOfAStepOfSeveral) {
     EXPECT_EQ(left(1, all, 5), left(2, all, 5));
 }
 
-TEST_F(SessionScores, OfManyHeadsAsRowsOfOneTileAreNoPrompt) {
-    // 16 heads of 5 drafts, and 65 heads of one row: more than 64 rows in a tile, few in a step.
+TEST_F(SessionScores, OfManyHeadsSummedTogetherAreNoPrompt) {
+    // 16 heads of 5 drafts, and 65 heads of one row: more than 64 rows in all, few in a step.
     const std::pair<std::uint32_t, std::uint32_t> steps[] = {{16, 4}, {16, 5}, {65, 1}, {130, 64}};
     for (const std::pair<std::uint32_t, std::uint32_t>& step : steps) {
-        for (const bool named : {false, true}) {
-            SCOPED_TRACE(testing::Message() << step.first << " heads of " << step.second << " rows, named " << named);
-            SEEDED_DICE(random, 1107);
-            mnnkv::session session = made_session(object(evicting()), 1);
-            session_layer layer(session, 0, layout(), random);
-            ASSERT_NO_FATAL_FAILURE(layer.step(160));
-            ASSERT_TRUE(ok(layer.begin()));
-            layer.append(step.second);
-            const std::vector<float> row(layer.length(), 1.0f);
-            ASSERT_TRUE(ok(each_tile(row, step.first * step.second, tiling(), [&](mnnkv_score_tile tile) {
-                tile.heads = named ? step.first : 0;
-                return session.scores(0, 0, tile).code();
-            })));
-            EXPECT_TRUE(answers(layer.end(step.first + 1, step.second), bad));
-            EXPECT_TRUE(answers(layer.end(step.first, step.second + 1), bad));
-            EXPECT_TRUE(ok(layer.end(step.first, step.second)));
-            EXPECT_TRUE(mnnkv::measured(metrics_of(session, 0).h2o_score_us)) << "they count";
-        }
+        SCOPED_TRACE(testing::Message() << step.first << " heads of " << step.second << " rows");
+        SEEDED_DICE(random, 1107);
+        mnnkv::session session = made_session(object(evicting()), 1);
+        session_layer layer(session, 0, layout(), random);
+        ASSERT_NO_FATAL_FAILURE(layer.step(160));
+        ASSERT_TRUE(ok(layer.begin()));
+        layer.append(step.second);
+        const std::vector<float> row(layer.length(), 1.0f);
+        const summed_part heads_of_step =
+            sum_part(row, 0, layer.length(), {step.first, step.second, step.second}, 16, tiling());
+        ASSERT_TRUE(ok(session.block_sums(0, 0, heads_of_step.given).code()));
+        EXPECT_TRUE(answers(layer.end(step.first + 1, step.second), bad));
+        EXPECT_TRUE(answers(layer.end(step.first, step.second + 1), bad));
+        EXPECT_TRUE(ok(layer.end(step.first, step.second)));
+        EXPECT_TRUE(mnnkv::measured(metrics_of(session, 0).h2o_score_us)) << "they count";
     }
 }
 
@@ -282,7 +279,13 @@ TEST_F(SessionScores, OfLayersThatAreNotEvictedFromAreTakenAndForgotten) {
     mnnkv::session session = made_session(object(evicting(R"("kv_h2o_layer_start": 1)")), 2);
     session_layer layer(session, 0, layout(), random);
     for (int i = 0; i < 20; ++i) {
-        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(0, 16), i == 0 ? 160 : 1));
+        ASSERT_TRUE(ok(layer.begin()));
+        const std::uint32_t count = i == 0 ? 160 : 1;
+        layer.append(count);
+        const summed_part head =
+            sum_part(layer.attention(favouring(0, 16)), 0, layer.length(), {1, count, count}, 16, tiling());
+        ASSERT_TRUE(ok(session.block_sums(0, 0, head.given).code()));
+        ASSERT_TRUE(ok(layer.end(4, count))) << "nothing is counted either";
     }
     EXPECT_EQ(layer.length(), layer.logical_length());
     EXPECT_FALSE(mnnkv::measured(metrics_of(session, 0).h2o_plan_count));

@@ -360,33 +360,37 @@ TEST(Session, EvictsNothingWithoutScoresAndSaysSo) {
     }
 }
 
-TEST(Session, SaysWhichTilesItWants) {
+TEST(Session, SaysWhichRowsAreScored) {
     SEEDED_DICE(random, 1026);
     for (const int rows : {0, 4}) {
         const std::string config =
             evicting(R"("kv_h2o_layer_end": 0, "kv_h2o_prefill_queries": )" + std::to_string(rows));
         mnnkv::session session = made_session(object(config), 2);
         session_layer layer(session, 0, half_layout(300), random);
-        const auto wanted_by = [&](std::uint32_t number, std::uint32_t queries) {
-            bool wanted = false;
-            EXPECT_TRUE(ok(session.wants_scores(number, queries, wanted).code()));
-            return wanted;
+        const std::uint32_t of_prompts = static_cast<std::uint32_t>(rows);
+        const auto scored_of = [&](std::uint32_t number, std::uint32_t queries) {
+            std::uint32_t scored = 7, block_tokens = 7;
+            EXPECT_TRUE(ok(session.scored_rows(number, queries, scored, block_tokens).code()));
+            EXPECT_EQ(block_tokens, number == 0 ? 16u : 0u);
+            return scored;
         };
-        EXPECT_EQ(wanted_by(0, 1), rows > 0) << "the first step is a prompt";
+        EXPECT_EQ(scored_of(0, 1), rows > 0 ? 1u : 0u) << "the first step is a prompt";
         ASSERT_NO_FATAL_FAILURE(layer.step(100));
         for (const bool open : {false, true}) {
-            EXPECT_FALSE(wanted_by(0, 0));
-            EXPECT_TRUE(wanted_by(0, 1) && wanted_by(0, 64));
-            EXPECT_EQ(wanted_by(0, 65), rows > 0);
-            EXPECT_FALSE(wanted_by(1, 1)) << "no token of this layer goes";
+            EXPECT_EQ(scored_of(0, 0), 0u);
+            EXPECT_EQ(scored_of(0, 1), 1u);
+            EXPECT_EQ(scored_of(0, 64), 64u);
+            EXPECT_EQ(scored_of(0, 65), of_prompts);
+            EXPECT_EQ(scored_of(1, 1), 0u) << "no token of this layer goes";
             if (!open) {
                 ASSERT_TRUE(ok(layer.begin()));
             }
         }
-        std::uint32_t untouched = 7;
-        EXPECT_TRUE(answers(mnnkv_session_wants_scores(session.get(), 2, 1, &untouched), MNNKV_INVALID_ARGUMENT));
-        EXPECT_TRUE(answers(mnnkv_session_wants_scores(session.get(), 0, 1, nullptr), MNNKV_INVALID_ARGUMENT));
-        EXPECT_EQ(untouched, 7u);
+        std::uint32_t untouched[2] = {7, 7}, *const to = untouched;
+        EXPECT_TRUE(answers(mnnkv_session_scored_rows(session.get(), 2, 1, to, to + 1), MNNKV_INVALID_ARGUMENT));
+        EXPECT_TRUE(answers(mnnkv_session_scored_rows(session.get(), 0, 1, nullptr, to), MNNKV_INVALID_ARGUMENT));
+        EXPECT_TRUE(answers(mnnkv_session_scored_rows(session.get(), 0, 1, to, nullptr), MNNKV_INVALID_ARGUMENT));
+        EXPECT_TRUE(untouched[0] == 7 && untouched[1] == 7);
     }
 }
 
@@ -513,18 +517,18 @@ TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
     std::uint32_t logical = 7, physical = 7;
     std::size_t n = 7;
     std::string text = "left over";
-    bool wanted = false;
+    std::uint32_t rows = 7, block_tokens = 7;
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
     mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-    const mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+    const mnnkv_block_sums sums = mnnkv::make<mnnkv_block_sums>();
     const mnnkv::status all[] = {third.reset_layer(0),
                                  third.reset_all(),
                                  third.begin(0, cache),
-                                 third.scores(0, 0, tile),
+                                 third.block_sums(0, 0, sums),
                                  third.end(0, 0, 0, cache),
                                  third.abort(0, cache),
                                  third.rewritten(0, 0, 0),
-                                 third.wants_scores(0, 1, wanted),
+                                 third.scored_rows(0, 1, rows, block_tokens),
                                  third.keep(0, nullptr, 0, cache),
                                  third.lengths(0, logical, physical),
                                  third.positions(0, nullptr, 0, n),

@@ -334,9 +334,9 @@ private:
 #endif
 #if STEP >= 6
         // Engine::attention, before its threads
-        bool scored = false;
+        std::uint32_t scored = 0, block_tokens = 0;
         if (session_) {
-            ok(session_.wants_scores(layer, rows, scored));
+            ok(session_.scored_rows(layer, rows, scored, block_tokens));
         }
 #endif
         const auto work = [&](std::uint32_t lane) {
@@ -375,14 +375,27 @@ private:
                     }
 #if STEP >= 6
                     // Engine::attention, behind each query head: p is [rows][total], 0 where masked
-                    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
-                    tile.dtype = MNNKV_DTYPE_F32;
-                    tile.queries = rows;
-                    tile.tokens = total;
-                    tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
-                    tile.data = p.data();
-                    if (scored && !ok(session_.scores(layer, lane, tile), lane)) {
-                        return;
+                    if (scored > 0) {
+                        mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+                        tile.dtype = MNNKV_DTYPE_F32;
+                        tile.queries = rows;
+                        tile.tokens = total;
+                        tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+                        tile.data = p.data();
+                        mnnkv_block_sums sums = mnnkv::make<mnnkv_block_sums>();
+                        sums.flags = tile.flags;
+                        sums.heads = 1;
+                        sums.rows = scored;
+                        sums.block_tokens = block_tokens;
+                        sums.blocks = total / block_tokens + 1;
+                        std::vector<double>& room = lanes_[lane].room;
+                        room.resize((std::size_t(sums.blocks) + 1) * scored);
+                        sums.factors = room.data();
+                        sums.sums = room.data() + scored;
+                        mnnkv_sum_tile(&sums, &tile);
+                        if (!ok(session_.block_sums(layer, lane, sums), lane)) {
+                            return;
+                        }
                     }
 #endif
                 }
@@ -577,6 +590,10 @@ private:
         // Engine::Lane
         mnnkv_status code;
         std::string error;
+#endif
+#if STEP >= 6
+        // Engine::Lane
+        std::vector<double> room;  // of block sums
 #endif
     };
 

@@ -300,8 +300,8 @@ int main(int argc, char** argv) {
     const std::string config = "{" + evict + R"(,
         "kv_h2o_policy": "mass", "kv_h2o_prefill_queries": 8})";
     Engine host(model, config);
-    bool scored = false;
-    require(host.session().wants_scores(0, 1, scored) && scored, "tiles are wanted");
+    std::uint32_t scored = 0, block_tokens = 0;
+    require(host.session().scored_rows(0, 1, scored, block_tokens) && scored == 1, "rows are scored");
     evicts(host, plain);
     Engine other(model, config);
     print("host", other, conversation(other, true));

@@ -27,8 +27,8 @@ extern "C" {
 // one thread.
 //
 // These three are called between begin and end, on any thread, one thread per lane. Different lanes may call them at the
-// same time, also with mnnkv_session_scores and mnnkv_session_block_sums. No other call with a non-const session may
-// run. They take no lock and never block.
+// same time, also with mnnkv_session_block_sums. No other call with a non-const session may run. They take no lock and
+// never block.
 //
 // A host that rewrites tokens (K-shift) must restore all heads first.
 //

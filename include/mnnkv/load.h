@@ -159,8 +159,6 @@ static struct mnnkv_functions {
     mnnkv_status (*session_begin)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
     mnnkv_status (*session_end)(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache);
     mnnkv_status (*session_abort)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
-    mnnkv_status (*session_scores)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile);
-    mnnkv_status (*session_wants_scores)(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *wanted);
     mnnkv_status (*session_reset)(mnnkv_session *session, uint32_t layer);
     mnnkv_status (*session_keep)(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs, size_t n_pairs, mnnkv_cache *cache);
     mnnkv_status (*session_rewritten)(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
@@ -247,8 +245,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_begin",
     "mnnkv_session_end",
     "mnnkv_session_abort",
-    "mnnkv_session_scores",
-    "mnnkv_session_wants_scores",
     "mnnkv_session_reset",
     "mnnkv_session_keep",
     "mnnkv_session_rewritten",
@@ -373,14 +369,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_end(mnnkv_session *session, uint32_
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache) {
     return mnnkv_loaded.session_abort ? mnnkv_loaded.session_abort(session, layer, cache) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_scores(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile) {
-    return mnnkv_loaded.session_scores ? mnnkv_loaded.session_scores(session, layer, lane, tile) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_wants_scores(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *wanted) {
-    return mnnkv_loaded.session_wants_scores ? mnnkv_loaded.session_wants_scores(session, layer, queries, wanted) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer) {

@@ -1,4 +1,4 @@
-// mnnkv/policy.h: which tokens an eviction removes: pinned tokens, and scores without tiles.
+// mnnkv/policy.h: which tokens an eviction removes: pinned tokens, and what they are ranked by.
 //
 // Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
 
@@ -15,8 +15,8 @@ extern "C" {
 //
 // kv_h2o_policy names what tokens are ranked by when some must leave:
 //
-//   "mass"      the attention that they get: tiles or block sums of every step (mnnkv_session_scores)
-//   "keydiff"   how much their keys differ from the others, and the norms of their values: no tiles, any attention
+//   "mass"      the attention that they get: block sums of every step (scores.h)
+//   "keydiff"   how much their keys differ from the others, and the norms of their values: any attention
 //
 // Pinned tokens are never evicted, whatever the policy: a system prompt, an image, a list of tools.
 

@@ -14,14 +14,14 @@ extern "C" {
 
 // --- Scores: block sums -----------------------------------------------------------------------------------------
 //
-// A host that sums its softmax tiles in its own attention loop, where they are near, needs no mnnkv_session_scores. With
-// a mnnkv_block_sums per thread it calls
+// kv_h2o_policy "mass" alone: a host sums its softmax tiles in its own attention loop, where they are near. With a
+// mnnkv_block_sums per thread it calls
 //
 //   mnnkv_session_scored_rows   per step, after begin: the rows of each head that count, and the tokens of a block
-//   mnnkv_sum_tile              per tile: the same tiles, without a call of the library
+//   mnnkv_sum_tile              per softmax tile, on the attention threads: inline, without a call of the library
 //   mnnkv_session_block_sums    per head, after its last tile
 //
-// Heads may come from any lane and thread, and some by tiles. Scores equal those of tiles up to 1e-5 of a block's mass.
+// Heads may come from any lane and thread. A host that has sums by block already needs no mnnkv_sum_tile.
 //
 // Split rows. With flash decoding, threads attend to parts of a head's tokens, each with a maximum m and a sum l per
 // row, and a reduction gives the maximum M and the sum L of whole rows. Each part has a mnnkv_block_sums of its own,
@@ -29,6 +29,9 @@ extern "C" {
 // head, without row_sum. After the reduction, multiply factors of the part by exp(m - M) / L and hand it over. Parts
 // may come in any order and from any lane. Together they must have each token of the rows once.
 
+/// mnnkv_score_tile::flags: the first and the last tile of a query head; both for its only tile.
+#define MNNKV_TILE_FIRST 1
+#define MNNKV_TILE_LAST 2
 /// mnnkv_block_sums::state: what the last tile led to. Complete: the host may hand over; the others are errors of tiles,
 /// except open.
 #define MNNKV_SUMS_COMPLETE 0
@@ -73,10 +76,38 @@ typedef struct mnnkv_block_sums {
     uint32_t reserved;
 } mnnkv_block_sums;
 
+/// Softmax values of one or more query heads for consecutive tokens, before the product with V.
+/// data holds exp(x - m), with m the maximum of the row so far (flash attention), or finished probabilities. The
+/// attention is computed exactly: value * product of the later update_scale of its row / row_sum.
+typedef struct mnnkv_score_tile {
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_F16, BF16 or F32.
+    uint32_t dtype;
+    /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are not
+    /// read; 4, 8 or 16 in MNN.
+    uint32_t pack;
+    /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may be
+    /// one tile, which saves calls. With pack >= tokens, pack is the row stride.
+    uint32_t queries;
+    /// Tokens, at least 1, and the physical position of the first one.
+    uint32_t tokens;
+    uint32_t token_begin;
+    uint32_t flags;
+    /// Not read by mnnkv_sum_tile: mnnkv_block_sums says whose the rows are.
+    uint32_t heads;
+    /// The values, all >= 0 (0 for masked tokens), at any alignment.
+    const void *data;
+    /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read
+    /// in first tiles.
+    const float *update_scale;
+    /// [queries], or NULL for all 1: sum of each row over all tokens, in last tiles only.
+    const float *row_sum;
+} mnnkv_score_tile;
+
 /// Adds block sums to an open layer. Never blocks. The memory may be reused after the call.
-/// lane: as in mnnkv_session_scores. Results do not depend on which lane has which head.
+/// lane: below the `lanes` of create; one thread at a time. Results do not depend on which lane has which head.
 ///
-/// Heads and rows are counted by end, as those of tiles. Layers that are not scored only check the fields.
+/// Heads and rows are counted by end. Layers that are not scored only check the fields.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if state is not MNNKV_SUMS_COMPLETE: a tile did not fit, which the text names, or is missing
 /// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not that of mnnkv_session_scored_rows
@@ -89,8 +120,11 @@ mnnkv_status mnnkv_session_block_sums(mnnkv_session *session,
                                       const mnnkv_block_sums *sums);
 
 /// Writes how many rows of each head count in a step of `queries` rows per head, the last ones, and the tokens of a
-/// block. rows 0: nothing is to be summed, as mnnkv_session_wants_scores has it. Concerns the open step of the layer,
-/// else the next one. Layers that are not scored have block_tokens 0.
+/// block. Concerns the open step of the layer, else the next one.
+/// A prompt is a step on an empty layer, or of more than 64 queries per head. Only its last kv_h2o_prefill_queries
+/// rows of each head count; all rows of other steps count.
+/// rows 0: nothing is to be summed. Layers that are not scored, without eviction or with a policy other than "mass",
+/// have block_tokens 0, too.
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_scored_rows(const mnnkv_session *session,
                                        uint32_t layer,
@@ -275,8 +309,8 @@ static inline uint32_t mnnkv_sums_start(mnnkv_block_sums *sums, const mnnkv_scor
 
 /// Adds a tile to the sums of its blocks, in the host's own attention loop. Neither allocates nor calls the library.
 ///
-/// The tile is one of mnnkv_session_scores; its struct_size and heads are not read. Tiles of a head come in order. A
-/// tile with MNNKV_TILE_FIRST begins anew, whatever was before; after one with MNNKV_TILE_LAST sums and factors are
+/// Tiles of a head come in order: the first begins at any token, each other one where its predecessor ends. A tile
+/// with MNNKV_TILE_FIRST begins anew, whatever was before; after one with MNNKV_TILE_LAST sums and factors are
 /// finished. Only rows that count are read.
 ///
 /// Errors are kept: a tile that does not fit changes sums->state, later tiles of the head are ignored, and

@@ -17,7 +17,7 @@ extern "C" {
 //
 //   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
 //   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//   mnnkv_session_scores    kv_h2o_policy "mass" alone: per softmax tile, on the attention threads; cheaper: scores.h
+//   ...                     kv_h2o_policy "mass" alone: sums its softmax values by block, and hands them over (scores.h)
 //   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //
 // Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The
@@ -31,7 +31,7 @@ extern "C" {
 // system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
 //
 // Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-// mnnkv_session_scores, _block_sums and heads.h: one thread per lane, and none while another non-const call runs.
+// mnnkv_session_block_sums and heads.h: one thread per lane, and none while another non-const call runs.
 // Functions with a const session run on any thread and block while another call runs. Workers, which the sessions of a
 // process share, sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
 
@@ -92,13 +92,13 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_c
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
 /// metric counts the failure.
-/// heads: query heads (not KV heads). queries: rows of the step in each head, however tiles grouped them; 0 closes a step
-/// without attention, which drops tiles and is not counted.
+/// heads: query heads (not KV heads). queries: rows of the step in each head; 0 closes a step without attention, which
+/// drops block sums and is not counted.
 /// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
-/// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
+/// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens behind kv_len
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
 mnnkv_status mnnkv_session_end(mnnkv_session *session,
@@ -107,71 +107,11 @@ mnnkv_status mnnkv_session_end(mnnkv_session *session,
                                uint32_t queries,
                                mnnkv_cache *cache);
 
-/// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and tiles.
-/// The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums behind kv_len.
+/// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and block
+/// sums. The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums behind kv_len.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
 mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
-
-// --- Session: scores --------------------------------------------------------------------------------------------
-
-/// mnnkv_score_tile::flags: the first and the last tile of a query head; both for its only tile.
-#define MNNKV_TILE_FIRST 1
-#define MNNKV_TILE_LAST 2
-
-/// Softmax values of one or more query heads for consecutive tokens, before the product with V.
-/// data holds exp(x - m), with m the maximum of the row so far (flash attention), or finished probabilities. The
-/// session computes exactly: value * product of the later update_scale of its row / row_sum.
-typedef struct mnnkv_score_tile {
-    uint32_t struct_size;
-    /// MNNKV_DTYPE_F16, BF16 or F32.
-    uint32_t dtype;
-    /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are not
-    /// read; 4, 8 or 16 in MNN.
-    uint32_t pack;
-    /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may be
-    /// one tile, which saves calls. With pack >= tokens, pack is the row stride.
-    uint32_t queries;
-    /// Tokens, at least 1, and the physical position of the first one.
-    uint32_t tokens;
-    uint32_t token_begin;
-    uint32_t flags;
-    /// Heads of the rows, [heads][queries / heads]; divides queries. Read in first tiles. 0 = unknown: one head, and in
-    /// steps that are no prompt any number. 0 is slower for more than 64 rows.
-    uint32_t heads;
-    /// The values, all >= 0 (0 for masked tokens), at any alignment.
-    const void *data;
-    /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read
-    /// in first tiles.
-    const float *update_scale;
-    /// [queries], or NULL for all 1: sum of each row over all tokens. INVALID_ARGUMENT in other tiles than the last.
-    const float *row_sum;
-} mnnkv_score_tile;
-
-/// Adds a tile of an open layer. Never blocks.
-/// lane: below the `lanes` of create; one thread at a time. The tiles of a head are passed in order in one lane: the
-/// first begins at any token, each other one where its predecessor ends. Results do not depend on which lane has which
-/// head. Memory: two floats per row and tile, in each lane.
-///
-/// A prompt is a step on an empty layer, or of more than 64 queries per head. Only its last kv_h2o_prefill_queries
-/// rows of each head count; all rows of other steps count. Layers that are not scored only check tiles.
-/// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
-/// INVALID_ARGUMENT: if the tile is out of order, leaves a gap, overlaps, or reaches past token 16,777,215
-/// INVALID_ARGUMENT: if a row_sum is not above 0, an update_scale is below 0, or one of them is not finite
-/// INVALID_ARGUMENT: if sums of the head, at its last tile, are NaN, infinite, negative or above 2^32: it is dropped
-/// UNSUPPORTED: if dtype is INT8
-///
-/// After a failure the tile is not added, and the right one may follow; a dropped head begins again.
-mnnkv_status mnnkv_session_scores(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile);
-
-/// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers without
-/// eviction, policies other than "mass", prompts while kv_h2o_prefill_queries is 0.
-/// Concerns the open step of the layer, else the next one.
-/// INVALID_ARGUMENT: if layer is out of range
-mnnkv_status mnnkv_session_wants_scores(const mnnkv_session *session,
-                                        uint32_t layer,
-                                        uint32_t queries,
-                                        uint32_t *wanted);
 
 // --- Session: history and positions -----------------------------------------------------------------------------
 
@@ -180,7 +120,7 @@ mnnkv_status mnnkv_session_wants_scores(const mnnkv_session *session,
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
-/// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_scores
+/// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_block_sums
 mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 
 /// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
@@ -249,7 +189,7 @@ typedef struct mnnkv_metrics {
     double h2o_total_evict_tokens;               ///< tokens: removed by all evictions
     double h2o_logical_tokens;                   ///< tokens: now: in the chat
     double h2o_physical_tokens;                  ///< tokens: now: in the caches
-    double h2o_score_us;                         ///< us: scoring in end; tiles are not timed
+    double h2o_score_us;                         ///< us: scoring in end; block sums are not timed
     double h2o_plan_us;                          ///< us: planning
     double h2o_plan_count;                       ///< count: plans made
     double h2o_stale_plan_count;                 ///< count: plans dropped, cache had changed

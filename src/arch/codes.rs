@@ -4,7 +4,7 @@
 //! IEEE 754 in f32, so codes and values are the same to the bit at every level. With scales of at least 2^-100 no
 //! denormal f32 matters, so the host's treatment of denormals changes nothing.
 
-use super::sums::{Bf16, F16, F32, Value};
+use super::values::{Bf16, F16, F32, Value};
 
 /// A type of `N` bytes that f32 is rounded to.
 pub(super) trait Number<const N: usize>: Value<N> {

@@ -148,13 +148,6 @@ macro_rules! kernel {
                 (block: &$crate::arch::attend::HeadBlock, keys: &mut [[f32; 16]], values: &mut [[f32; 16]]) -> () = $crate::arch::attend::decode::decode::<$dots>),
         }
     };
-    ($features:tt sum $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features (values: &[u8]) -> f32 = $kernel)
-    };
-    ($features:tt row_sums $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features
-            (shape: &$crate::arch::PackedRows, values: &[u8], sums: &mut [f32]) -> () = $kernel)
-    };
     ($features:tt quantize $kernel:path) => {
         $crate::arch::level::kernel!(@ $features
             (values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) -> () = $kernel)

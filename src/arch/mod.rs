@@ -21,7 +21,7 @@ pub mod portable;
 mod prefetch;
 mod product;
 mod rows;
-mod sums;
+mod values;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod vector;
 pub mod words;
@@ -37,7 +37,6 @@ pub use prefetch::prefetch;
 pub use product::{PANEL, Product, pack_panels};
 pub use rows::{ABREAST, RowKernels, SKETCH, SketchBlock};
 use std::sync::OnceLock;
-pub use sums::PackedRows;
 
 /// Instruction-set levels, lowest first within an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,13 +101,6 @@ pub struct Transposition {
 
 /// `dst[j * dst_stride + i] = src[i * src_stride + j]`; nothing else of `dst` changes.
 type Transpose<T> = fn(shape: &Transposition, src: &[T], dst: &mut [T]);
-
-/// The sum of values in the byte order of the machine, whole ones.
-pub type Sum = fn(values: &[u8]) -> f32;
-
-/// Writes the sums of a range of columns of the matrix in `values` to `sums`, one for each row from `first_row` on.
-/// Values are in the byte order of the machine; those outside the range, and padding, may be anything.
-type RowSums = fn(shape: &PackedRows, values: &[u8], sums: &mut [f32]);
 
 /// Rows of values to rows of codes: `codes[r][c] = clamp(rint(values[r][c] / scale[c] + offset[c]), -128, 127)` in f32,
 /// halves to even; NaN is taken for 0. Values are in the byte order of the machine; there are as many codes as values,
@@ -210,18 +202,6 @@ pub struct Kernels {
     pub unplanes2: Planes,
     /// 4 planes to rows of 4-byte words.
     pub unplanes4: Planes,
-    /// The sum of values of F32.
-    pub sum_f32: Sum,
-    /// The sum of values of F16.
-    pub sum_f16: Sum,
-    /// The sum of values of BF16.
-    pub sum_bf16: Sum,
-    /// Sums of rows of F32.
-    pub row_sums_f32: RowSums,
-    /// Sums of rows of F16.
-    pub row_sums_f16: RowSums,
-    /// Sums of rows of BF16.
-    pub row_sums_bf16: RowSums,
     /// Lists the places of a byte, in order; returns how many there are. There is room for as many as `src` has bytes,
     /// at most 2^16.
     pub places: fn(src: &[u8], byte: u8, places: &mut [u16]) -> usize,
@@ -319,12 +299,6 @@ static PORTABLE: Kernels = Kernels {
     unplanes1: portable::unplanes::<1>,
     unplanes2: portable::unplanes::<2>,
     unplanes4: portable::unplanes::<4>,
-    sum_f32: portable::sum_f32,
-    sum_f16: portable::sum_f16,
-    sum_bf16: portable::sum_bf16,
-    row_sums_f32: portable::row_sums_f32,
-    row_sums_f16: portable::row_sums_f16,
-    row_sums_bf16: portable::row_sums_bf16,
     places: portable::places,
     pack: pack::portable,
     closest: rows::closest,

@@ -1,8 +1,8 @@
 //! The definition of every kernel, in plain Rust.
 
+use super::Transposition;
 use super::codes;
-use super::sums::{self, Bf16, F16, F32};
-use super::{PackedRows, Transposition};
+use super::values::{Bf16, F16, F32};
 
 /// Byte `i` of every `N`-byte word of `src` goes to plane `i` of `dst`.
 pub fn split<const N: usize>(src: &[u8], dst: &mut [u8]) {
@@ -246,36 +246,6 @@ pub(super) fn row_count<const N: usize>(src: &[u8], row_len: usize, dst: &[u8]) 
     let row = row_len.checked_mul(N).filter(|row| *row > 0).expect("a row has at least one word, and its length fits");
     assert!(src.len().is_multiple_of(row) && dst.len() == src.len(), "whole rows and equal lengths");
     src.len() / row
-}
-
-/// The sum of values of F32.
-pub fn sum_f32(values: &[u8]) -> f32 {
-    sums::sum::<F32, 4>(values)
-}
-
-/// The sum of values of F16.
-pub fn sum_f16(values: &[u8]) -> f32 {
-    sums::sum::<F16, 2>(values)
-}
-
-/// The sum of values of BF16.
-pub fn sum_bf16(values: &[u8]) -> f32 {
-    sums::sum::<Bf16, 2>(values)
-}
-
-/// The sums of rows of F32.
-pub fn row_sums_f32(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    sums::rows::<F32, 4>(shape, values, sums);
-}
-
-/// The sums of rows of F16.
-pub fn row_sums_f16(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    sums::rows::<F16, 2>(shape, values, sums);
-}
-
-/// The sums of rows of BF16.
-pub fn row_sums_bf16(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    sums::rows::<Bf16, 2>(shape, values, sums);
 }
 
 /// F32 to int8.

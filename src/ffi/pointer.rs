@@ -21,7 +21,7 @@ fn check<T>(ptr: *const T, bytes: Option<usize>, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The error that [`check`] found, out of line: a call per softmax tile must stay short.
+/// The error that [`check`] found, out of line: hot calls must stay short.
 #[cold]
 #[inline(never)]
 fn refusal(ptr: *const c_void, align: usize, bytes: Option<usize>, name: &str) -> Error {
@@ -236,7 +236,7 @@ pub unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T> {
 }
 
 /// As [`required`], but borrowed where it has this version's size. Copying a struct that the caller has just filled in
-/// stalls on its stores, which a call per softmax tile cannot afford.
+/// stalls on its stores.
 ///
 /// # Safety
 /// As [`options`], and the struct does not change for `'a`.

@@ -2,8 +2,8 @@
 //!
 //! kv_h2o_policy names what tokens are ranked by when some must leave:
 //!
-//!   "mass"      the attention that they get: tiles or block sums of every step (mnnkv_session_scores)
-//!   "keydiff"   how much their keys differ from the others, and the norms of their values: no tiles, any attention
+//!   "mass"      the attention that they get: block sums of every step (scores.h)
+//!   "keydiff"   how much their keys differ from the others, and the norms of their values: any attention
 //!
 //! Pinned tokens are never evicted, whatever the policy: a system prompt, an image, a list of tools.
 

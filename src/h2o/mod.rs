@@ -2,7 +2,7 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | [`CheckedTile`], [`BlockSums`], [`Accumulator`] (`attention/`) | softmax tiles to exact mass per block |
+//! | [`BlockSums`], [`Accumulator`] (`attention/`) | block sums of hosts to exact mass per block |
 //! | [`Aggregation`] | how the masses of steps add up to a score |
 //! | [`BlockScores`] | the scores of one layer, from masses |
 //! | [`TokenScores`], [`KeyTurn`] | the scores of one layer, from keys and values |
@@ -20,12 +20,7 @@ mod plan_config;
 mod token_scores;
 
 pub use aggregation::{Aggregation, update_scores};
-#[cfg(test)]
-pub(crate) use attention::OwnedTile;
-pub use attention::{
-    Accumulator, BlockSums, CheckedTile, MAX_TOKENS, Missing, SumFields, Sums, Tile, TileFields, TileSource,
-    data_bytes, mass_to_f64,
-};
+pub use attention::{Accumulator, BlockSums, MAX_TOKENS, Missing, SumFields, Sums, mass_to_f64};
 pub use block_scores::{BlockScores, SavedScores, ScoredStep};
 pub use key_turn::{Angles, KeyTurn};
 pub use plan::{Amounts, Plan, plan, plan_pinned};

@@ -1,4 +1,4 @@
-//! Scores of single tokens by their keys and values, without tiles.
+//! Scores of single tokens by their keys and values, without attention.
 //!
 //! The score of a token is the mean over the KV heads of two ranks: of the key's distance from the mean direction of the keys
 //! so far (Park et al. 2025, "KeyDiff"), and of the norm of its value. The numbers that are ranked are computed once, when a

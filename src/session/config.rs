@@ -105,7 +105,7 @@ impl EvictionRules {
 /// The order in which tokens leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The attention that they get, from tiles.
+    /// The attention that they get, from block sums.
     Mass,
     /// How much their keys differ from the others, and the norm of their values.
     KeyDiff,

@@ -1,9 +1,9 @@
-//! Lanes: the tile sums of the host's attention threads while steps are open.
+//! Lanes: the block sums of the host's attention threads while steps are open.
 //!
 //! One thread at a time uses a lane, without locks: its claim on the lane never blocks. Calls that open or close a step
 //! claim all lanes.
 
-use crate::h2o::{self, Accumulator, BlockSums, CheckedTile, Missing};
+use crate::h2o::{self, Accumulator, BlockSums, Missing};
 use crate::layout::{Head, HeadMut};
 use crate::status::{Error, Result, bail, error};
 use crate::store::{HeadReader, StoredLayer};
@@ -18,7 +18,7 @@ pub(super) const MOST_DECODE_ROWS: usize = 64;
 /// More than any machine has threads. Bounds what a wrong number can allocate.
 const MOST_LANES: u32 = 1024;
 
-/// How the tiles of an open layer are summed.
+/// How the attention of an open layer is summed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) block_tokens: usize,
@@ -31,15 +31,7 @@ pub(super) struct Wanted {
 impl Wanted {
     /// The rows that count of a step of `queries` rows.
     pub(super) fn rows(&self, queries: usize) -> usize {
-        if self.is_prompt(queries) { self.prompt_rows.min(queries) } else { queries }
-    }
-
-    pub(super) fn is_prompt(&self, queries: usize) -> bool {
-        is_prompt(queries, self.empty)
-    }
-
-    fn most_decode_rows(&self) -> usize {
-        if self.empty { 0 } else { MOST_DECODE_ROWS }
+        if is_prompt(queries, self.empty) { self.prompt_rows.min(queries) } else { queries }
     }
 }
 
@@ -59,7 +51,6 @@ pub struct ScoredRows {
 
 /// One open layer in one lane.
 #[derive(Default)]
-#[repr(C)]
 struct Slot {
     layer: Option<u32>,
     sums: Accumulator,
@@ -71,7 +62,6 @@ struct Slot {
 
 /// The open layers of one lane.
 #[derive(Default)]
-#[repr(C)]
 struct Lane {
     /// The layer that was opened or scored last. Without a layer it is spare.
     slot: Slot,
@@ -87,37 +77,18 @@ struct Lane {
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) heads: u64,
-    /// Some tiles did not say how many heads they have, so there may be more.
-    pub(super) may_be_more: bool,
     pub(super) rows: u64,
     /// Mass per block.
     pub(super) masses: Vec<f64>,
-    /// The token after the last one that a tile reached.
+    /// The token after the last one that was attended to.
     pub(super) token_end: usize,
 }
 
 impl Lane {
-    /// See [`Lanes::scores`].
-    #[inline(always)]
-    fn scores(&mut self, layer: u32, tile: &CheckedTile<'_>) -> Result<()> {
-        if self.slot.layer == Some(layer) && self.slot.sums.add_plain(tile) {
-            return Ok(());
-        }
-        // A copy, so that the tile itself can stay in registers.
-        let tile = *tile;
-        self.add(layer, &tile)
-    }
-
-    #[inline(never)]
-    fn add(&mut self, layer: u32, tile: &CheckedTile<'_>) -> Result<()> {
-        let slot = self.near(layer)?;
-        if slot.is_scored { slot.sums.add(tile) } else { Ok(()) }
-    }
-
     /// See [`Lanes::block_sums`].
     fn block_sums(&mut self, layer: u32, sums: &BlockSums<'_>) -> Result<()> {
         let slot = self.near(layer)?;
-        if slot.is_scored { slot.sums.add_sums(sums) } else { Ok(()) }
+        if slot.is_scored { slot.sums.add(sums) } else { Ok(()) }
     }
 
     /// The slot of an open layer, which is in front from then on.
@@ -148,12 +119,8 @@ impl Lane {
             self.others.push(mem::replace(&mut self.slot, free));
         }
         (self.slot.layer, self.slot.is_scored, self.slot.stored) = (Some(layer), wanted.is_some(), stored);
-        match wanted {
-            Some(wanted) => {
-                let (prompt_rows, most_decode_rows) = (wanted.prompt_rows, wanted.most_decode_rows());
-                self.slot.sums.start(wanted.block_tokens, prompt_rows, most_decode_rows);
-            }
-            None => self.slot.sums.start(1, 0, 0),
+        if let Some(wanted) = wanted {
+            self.slot.sums.start(wanted.block_tokens);
         }
     }
 
@@ -203,12 +170,6 @@ impl Lanes {
         }
         let lanes = memory::collect((0..count).map(|_| Claim::new(Lane::default())))?;
         Ok(Lanes { lanes, window_bytes: AtomicUsize::new(0) })
-    }
-
-    /// Adds a tile of an open layer to a lane. The tiles of a head come in order in one lane.
-    #[inline(always)]
-    pub(super) fn scores(&self, layer: u32, lane: u32, tile: &CheckedTile<'_>) -> Result<()> {
-        self.with(lane, |lane| lane.scores(layer, tile))
     }
 
     /// Writes a head's stored tokens to its place in the cache. The claim on the head never blocks.
@@ -304,7 +265,7 @@ impl AllLanes<'_> {
         self.0.iter_mut().try_for_each(Lane::reserve)
     }
 
-    /// Opens a layer for tiles. There is room for it by [`AllLanes::reserve`].
+    /// Opens a layer. There is room for it by [`AllLanes::reserve`].
     pub(super) fn open(&mut self, layer: u32, wanted: Option<Wanted>, stored: &Option<Shared<StoredLayer>>) {
         self.0.iter_mut().for_each(|lane| lane.open(layer, wanted, stored.clone()));
     }
@@ -324,27 +285,22 @@ impl AllLanes<'_> {
         self.0.iter_mut().for_each(|lane| lane.close(layer));
     }
 
-    /// Returns the sums of an open layer over all lanes, which keep them. `prompt`: the step is one.
-    pub(super) fn gather(&self, layer: u32, prompt: bool) -> Result<Gathered> {
+    /// Returns the sums of an open layer over all lanes, which keep them.
+    pub(super) fn gather(&self, layer: u32) -> Result<Gathered> {
         let mut gathered = Gathered::default();
         let mut masses: Vec<u128> = Vec::new();
         let mut missing = Missing::default();
-        for (number, lane) in self.0.iter().enumerate() {
-            let Some(sums) = lane.sums(layer) else { continue };
-            if sums.in_head() {
-                bail!(InvalidArgument, "lane {number} has a head of layer {layer} without its last tile");
+        for lane in self.0.iter() {
+            let Some(lane) = lane.sums(layer) else { continue };
+            gathered.token_end = gathered.token_end.max(lane.token_end());
+            missing.add(lane.missing());
+            let sums = lane.sums();
+            gathered.heads += sums.heads;
+            gathered.rows += sums.rows;
+            if masses.len() < sums.masses.len() {
+                memory::resize(&mut masses, sums.masses.len())?;
             }
-            gathered.token_end = gathered.token_end.max(sums.token_end());
-            missing.add(sums.missing());
-            for sums in [sums.sums(), sums.ambiguous(prompt)] {
-                gathered.heads += sums.heads;
-                gathered.may_be_more |= sums.unsaid > 0;
-                gathered.rows += sums.rows;
-                if masses.len() < sums.masses.len() {
-                    memory::resize(&mut masses, sums.masses.len())?;
-                }
-                masses.iter_mut().zip(&sums.masses).for_each(|(sum, mass)| *sum = sum.saturating_add(*mass));
-            }
+            masses.iter_mut().zip(&sums.masses).for_each(|(sum, mass)| *sum = sum.saturating_add(*mass));
         }
         if missing != Missing::default() {
             bail!(
@@ -363,14 +319,15 @@ impl AllLanes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::h2o::OwnedTile;
+    use crate::h2o::SumFields;
     use crate::status::Status;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// Calls of a lane and of all lanes.
     fn statuses(lanes: &Lanes, lane: u32) -> [Option<Status>; 2] {
-        let tile = OwnedTile::of_one_token();
-        let one = lanes.scores(7, lane, &tile.checked().unwrap());
+        let fields =
+            SumFields { flags: 3, heads: 1, rows: 1, block_tokens: 1, blocks: 1, token_begin: 0, token_end: 1 };
+        let one = lanes.block_sums(7, lane, &BlockSums::new(fields, &[1.0], None));
         [one.err(), lanes.all().err()].map(|error| error.map(|error| error.status()))
     }
 

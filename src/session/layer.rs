@@ -26,7 +26,7 @@ pub struct CacheLengths {
 /// A step between begin and end.
 #[derive(Clone)]
 pub(super) struct OpenStep {
-    /// How tiles are summed; `None` where nothing is scored.
+    /// How attention is summed; `None` where nothing is scored.
     pub(super) wanted: Option<Wanted>,
     /// The tokens that the host's threads restore.
     pub(super) stored: Option<Shared<StoredLayer>>,
@@ -104,7 +104,7 @@ impl Layer {
         }
     }
 
-    /// Opens a step; returns how its tiles are summed.
+    /// Opens a step; returns how its attention is summed.
     pub(super) fn open(&mut self, cache: Option<&Cache<'_>>, stored: Option<Shared<StoredLayer>>) -> Option<Wanted> {
         match cache {
             Some(cache) => self.see(cache),
@@ -167,7 +167,7 @@ impl Layer {
         self.eviction.plan_anew(self.lengths, &self.pins);
     }
 
-    /// How tiles are summed, of the open step or of the next; `None` where nothing is scored.
+    /// How attention is summed, of the open step or of the next; `None` where nothing is scored.
     pub(super) fn wanted(&self) -> Option<Wanted> {
         self.step.as_ref().map_or_else(|| self.eviction.wanted(self.lengths), |step| step.wanted)
     }

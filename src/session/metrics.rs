@@ -69,7 +69,7 @@ metrics! {
     tokens h2o_total_evict_tokens: "removed by all evictions",
     tokens h2o_logical_tokens: "now: in the chat",
     tokens h2o_physical_tokens: "now: in the caches",
-    us h2o_score_us: "scoring in end; tiles are not timed",
+    us h2o_score_us: "scoring in end; block sums are not timed",
     us h2o_plan_us: "planning",
     count h2o_plan_count: "plans made",
     count h2o_stale_plan_count: "plans dropped, cache had changed",

@@ -1,11 +1,11 @@
 //! A session: eviction and compression of one model's caches, as a config says.
 //!
-//! Per layer and step a host calls [`Session::begin`], appends tokens, hands tiles to [`Session::scores`] from its threads,
+//! Per layer and step a host calls [`Session::begin`], appends tokens, hands sums to [`Session::block_sums`] from its threads,
 //! and calls [`Session::end`], or [`Session::abort`] after a failure. A plan made at the end of a step is applied at the
 //! begin of the layer's next one; besides, only [`Session::keep`] moves tokens.
 //!
 //! This file checks the contract and sequences the owners of a layer: [`eviction`], [`lossless`] and [`quant`]. [`State`] is
-//! behind one mutex; tiles are in [`lanes`], without locks. Lock order: the state, then all lanes (a lane in use is refused),
+//! behind one mutex; sums are in [`lanes`], without locks. Lock order: the state, then all lanes (a lane in use is refused),
 //! then the queue of the store.
 
 mod budget;
@@ -35,7 +35,7 @@ pub use layer::CacheLengths;
 pub use quant::QuantStats;
 
 use crate::attend::{self, Found, Work};
-use crate::h2o::{BlockSums, CheckedTile};
+use crate::h2o::BlockSums;
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair, Rows};
 use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
@@ -132,15 +132,8 @@ impl Session {
         self
     }
 
-    /// Adds a softmax tile of an open layer to a lane. Non-blocking. One thread at a time may use a lane, and none while
-    /// a call opens, closes or resets a layer. The tiles of a head come in order in one lane; which lane changes no
-    /// result.
-    #[inline(always)]
-    pub fn scores(&self, layer: u32, lane: u32, tile: &CheckedTile<'_>) -> Result<()> {
-        self.lanes.scores(layer, lane, tile)
-    }
-
-    /// Adds block sums that the host made of its tiles, with the rules of [`Session::scores`].
+    /// Adds block sums of an open layer to a lane. Non-blocking. One thread at a time may use a lane, and none while a
+    /// call opens, closes or resets a layer. Which lane has which head changes no result.
     pub fn block_sums(&self, layer: u32, lane: u32, sums: &BlockSums<'_>) -> Result<()> {
         self.lanes.block_sums(layer, lane, sums)
     }
@@ -148,11 +141,6 @@ impl Session {
     /// One line: what the config does to the model.
     pub fn outlook(&self) -> &str {
         &self.outlook
-    }
-
-    /// Whether tiles of a step of `queries` rows per head are used, of the open step or of the next.
-    pub fn wants_scores(&self, layer: u32, queries: u32) -> Result<bool> {
-        Ok(self.scored_rows(layer, queries)?.rows > 0)
     }
 
     /// The rows and blocks that a host sums in a step of `queries` rows per head, of the open step or of the next.

@@ -69,9 +69,13 @@ impl State {
         let stats = store.statistics(layer);
         metrics.h2o_parked_raw_bytes = stats.parked_raw_bytes as f64;
         metrics.h2o_parked_bytes = stats.parked_bytes as f64;
-        // 0 where the system drops no pages.
-        let dropped = layers.iter().filter(|_| stats.released_bytes > 0);
-        let pages: u64 = dropped.map(|l| l.compressed_page_bytes(store)).sum();
+        let mut pages = 0;
+        for layer in &layers {
+            // 0 where the system drops no pages. By layer, so that a session has the sum of its layers.
+            if store.statistics(Some(layer.number)).released_bytes > 0 {
+                pages += layer.compressed_page_bytes(store);
+            }
+        }
         metrics.h2o_resident_saved_bytes += pages as f64 - stats.compressed_bytes as f64;
         metrics.h2o_released_bytes += stats.released_bytes as f64;
         if layers.iter().filter_map(|l| l.lossless.as_ref()).any(Lossless::takes_part) {

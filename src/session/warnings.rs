@@ -22,7 +22,7 @@ impl Session {
                 &mut text,
                 format_args!(
                     "layer {number} ({count} in all) kept tokens that were due for eviction, since no scored row has \
-                     seen them: the host must give the layer's softmax tiles (in prompts: kv_h2o_prefill_queries), or \
+                     seen them: the host must give the layer's block sums (in prompts: kv_h2o_prefill_queries), or \
                      kv_h2o_evict_unscored must be true"
                 ),
             )?;

@@ -172,25 +172,3 @@ impl Packing {
         }
     }
 }
-
-/// The index of an element of a score tile: `[row][token]`, or `[tokens / pack][row][pack]`.
-pub fn tile_index(pack: usize, rows: usize, tokens: usize, row: usize, token: usize) -> usize {
-    match pack {
-        0 => row * tokens + token,
-        _ => (token / pack * rows + row) * pack + token % pack,
-    }
-}
-
-/// The bytes of a score tile of `rows` rows. Padding is NaN.
-pub fn tile(dtype: Dtype, pack: usize, rows: usize, tokens: usize, value: impl Fn(usize, usize) -> f64) -> Vec<u8> {
-    let width = if pack == 0 { tokens } else { tokens.div_ceil(pack) * pack };
-    let mut values = vec![f64::NAN; rows * width];
-    for (row, token) in (0..rows).flat_map(|row| (0..tokens).map(move |token| (row, token))) {
-        values[tile_index(pack, rows, tokens, row, token)] = value(row, token);
-    }
-    match dtype {
-        Dtype::F16 => values.iter().flat_map(|x| half::f16::from_f64(*x).to_ne_bytes()).collect(),
-        Dtype::Bf16 => values.iter().flat_map(|x| half::bf16::from_f64(*x).to_ne_bytes()).collect(),
-        _ => values.iter().flat_map(|x| (*x as f32).to_ne_bytes()).collect(),
-    }
-}

@@ -4,7 +4,6 @@
 use crate::failing_allocator::{Refused, refusing};
 use crate::host::Host;
 use crate::host::packing::flash;
-use mnnkv::dtype::Dtype;
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
 use mnnkv::ffi::policy::*;
 use mnnkv::ffi::session::*;
@@ -161,24 +160,32 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         assert_eq!(layer.host.len(), c.kv_len, "step {step}, {shortage:?}");
         layer.host.check_tokens(false);
         layer.host.append(count as usize);
-        let weights: Vec<f32> = (0..count * layer.host.len()).map(|i| 1.0 / (1 + i % 97) as f32).collect();
-        // Two tiles a head.
-        let half = layer.host.len() / 2;
-        for (head, (begin, end)) in (0..heads).flat_map(|head| [(head, (0, half)), (head, (half, layer.host.len()))]) {
-            let tile = mnnkv_score_tile {
-                struct_size: size_of::<mnnkv_score_tile>() as u32,
-                dtype: Dtype::F32 as u32,
-                pack: 0,
-                queries: count,
-                tokens: end - begin,
-                token_begin: begin,
-                flags: if begin == 0 { MNNKV_TILE_FIRST } else { MNNKV_TILE_LAST },
-                heads: 0,
-                data: weights.as_ptr().cast(),
-                update_scale: null(),
-                row_sum: null(),
+        let (mut rows, mut block_tokens) = (0, 0);
+        call!(calls, mnnkv_session_scored_rows(session, 0, count, &mut rows, &mut block_tokens));
+        let mut weights: Vec<f64> = (0..64 * rows).map(|i| 1.0 / (1 + i % 97) as f64).collect();
+        // Two parts a head.
+        let (half, len) = (layer.host.len() / 2, layer.host.len());
+        let parts = [(MNNKV_TILE_FIRST, 0, half), (MNNKV_TILE_LAST, half, len)];
+        for (head, (flags, token_begin, token_end)) in
+            (0..heads).flat_map(|head| parts.map(|part| (head, part))).filter(|_| rows > 0)
+        {
+            let sums = mnnkv_block_sums {
+                struct_size: size_of::<mnnkv_block_sums>() as u32,
+                flags,
+                heads: 1,
+                rows,
+                block_tokens,
+                blocks: 64,
+                sums: weights.as_mut_ptr(),
+                factors: null_mut(),
+                token_begin,
+                token_end,
+                state: MNNKV_SUMS_COMPLETE,
+                queries: 0,
+                used: 0,
+                reserved: 0,
             };
-            call!(calls, mnnkv_session_scores(session, 0, head % 2, &tile));
+            call!(calls, mnnkv_session_block_sums(session, 0, head % 2, &sums));
         }
         let mut c = layer.cache();
         call!(calls, mnnkv_session_end(session, 0, heads, count, &mut c));
@@ -231,11 +238,10 @@ fn edit(session: *mut mnnkv_session, layer: &mut Layer, calls: &mut Calls) {
 /// Reads all that a session reports.
 fn ask(session: *mut mnnkv_session, calls: &mut Calls) {
     let mut text = vec![0u8; 16 << 10];
-    let (mut len, mut wanted) = (0, 0);
+    let mut len = 0;
     let (to, cap) = (text.as_mut_ptr(), text.len());
     call!(calls, mnnkv_session_metrics_json(session, to.cast(), cap, &mut len));
     call!(calls, mnnkv_session_warnings(session, to.cast(), cap, &mut len));
-    call!(calls, mnnkv_session_wants_scores(session, 0, 1, &mut wanted));
     let (mut pairs, mut n) = ([[0i32; 2]; 64], 0);
     call!(calls, mnnkv_session_positions(session, 0, pairs.as_mut_ptr().cast(), pairs.len(), &mut n));
 }

@@ -6,6 +6,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#define MNNKV_TILE_FIRST 1
+#define MNNKV_TILE_LAST 2
 #define MNNKV_SUMS_COMPLETE 0
 #define MNNKV_SUMS_OPEN 1
 #define MNNKV_SUMS_NO_FIRST 2
@@ -30,6 +32,19 @@ typedef struct mnnkv_block_sums {
     uint32_t used;
     uint32_t reserved;
 } mnnkv_block_sums;
+typedef struct mnnkv_score_tile {
+    uint32_t struct_size;
+    uint32_t dtype;
+    uint32_t pack;
+    uint32_t queries;
+    uint32_t tokens;
+    uint32_t token_begin;
+    uint32_t flags;
+    uint32_t heads;
+    const void *data;
+    const float *update_scale;
+    const float *row_sum;
+} mnnkv_score_tile;
 mnnkv_status mnnkv_session_block_sums(mnnkv_session *session,
                                       uint32_t layer,
                                       uint32_t lane,

@@ -31,26 +31,6 @@ mnnkv_status mnnkv_session_end(mnnkv_session *session,
                                uint32_t queries,
                                mnnkv_cache *cache);
 mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
-#define MNNKV_TILE_FIRST 1
-#define MNNKV_TILE_LAST 2
-typedef struct mnnkv_score_tile {
-    uint32_t struct_size;
-    uint32_t dtype;
-    uint32_t pack;
-    uint32_t queries;
-    uint32_t tokens;
-    uint32_t token_begin;
-    uint32_t flags;
-    uint32_t heads;
-    const void *data;
-    const float *update_scale;
-    const float *row_sum;
-} mnnkv_score_tile;
-mnnkv_status mnnkv_session_scores(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile);
-mnnkv_status mnnkv_session_wants_scores(const mnnkv_session *session,
-                                        uint32_t layer,
-                                        uint32_t queries,
-                                        uint32_t *wanted);
 #define MNNKV_ALL_LAYERS UINT32_MAX
 mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 mnnkv_status mnnkv_session_keep(mnnkv_session *session,

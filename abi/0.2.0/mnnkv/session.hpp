@@ -37,17 +37,6 @@ public:
     status begin(std::uint32_t layer, mnnkv_cache& cache) noexcept {
         return mnnkv_session_begin(handle_, layer, &cache);
     }
-    status scores(std::uint32_t layer, std::uint32_t lane, const mnnkv_score_tile& tile) noexcept {
-        return mnnkv_session_scores(handle_, layer, lane, &tile);
-    }
-    status wants_scores(std::uint32_t layer, std::uint32_t queries, bool& wanted) const noexcept {
-        std::uint32_t given = 0;
-        const status result = mnnkv_session_wants_scores(handle_, layer, queries, &given);
-        if (result) {
-            wanted = given != 0;
-        }
-        return result;
-    }
     status block_sums(std::uint32_t layer, std::uint32_t lane, const mnnkv_block_sums& sums) noexcept {
         return mnnkv_session_block_sums(handle_, layer, lane, &sums);
     }

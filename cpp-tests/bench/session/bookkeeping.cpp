@@ -2,7 +2,7 @@
 // thread.
 //
 // The cost of scores is the difference between attention with and without them, measured in turns: a clock around the
-// calls alone misses their effect on attention. Tiles are passed to mnnkv_session_scores, or summed by mnnkv_sum_tile.
+// calls alone misses their effect on attention.
 
 #include "decoder.hpp"
 
@@ -27,9 +27,8 @@ half narrow(float value) {
 
 class ScoredHost {
 public:
-    ScoredHost(const Content& content, const std::string& config, bool as_halves, bool as_sums)
-        : caches_(content, layers, tokens + 512), session_(config, layers), as_halves_(as_halves),
-          as_sums_(as_sums) {
+    ScoredHost(const Content& content, const std::string& config, bool as_halves)
+        : caches_(content, layers, tokens + 512), session_(config, layers), as_halves_(as_halves) {
         for (std::uint32_t l = 0; l < layers; ++l) {
             session_.begin(l, caches_[l]);
             caches_.append(l, tokens);
@@ -68,7 +67,7 @@ public:
     }
 
 private:
-    /// Attention of a layer, with f16 tiles if as_halves_, passed to the session if scored.
+    /// Attention of a layer, with f16 tiles if as_halves_, summed if scored.
     void attend(std::uint32_t layer, bool scored) {
         half halves[Decoder::group_size * flash_block];
         decoder_.attend(caches_[layer], session_, layer, [&](const mnnkv_score_tile& floats) {
@@ -79,10 +78,8 @@ private:
                 tile.dtype = MNNKV_DTYPE_F16;
                 tile.data = halves;
             }
-            if (scored && as_sums_) {
+            if (scored) {
                 session_.sums(layer, tile);
-            } else if (scored) {
-                session_.scores(layer, tile);
             }
         });
     }
@@ -90,7 +87,7 @@ private:
     Caches caches_;
     Session session_;
     Decoder decoder_;
-    const bool as_halves_, as_sums_;
+    const bool as_halves_;
 };
 
 void print(Table& table, const char* name, const Costs& c) {
@@ -103,24 +100,16 @@ void print(Table& table, const char* name, const Costs& c) {
 
 void bookkeeping(const Content& content, Report& report) {
     const std::string never = "{" + h2o_config() + ", \"kv_h2o_trigger_min_tokens\": 1000000}";
-    const Costs tiles = ScoredHost(content, never, false, false).run(32);
-    const Costs half_tiles = ScoredHost(content, never, true, false).run(32);
-    const Costs sums = ScoredHost(content, never, false, true).run(32);
-    const Costs half_sums = ScoredHost(content, never, true, true).run(32);
-    const Costs evicting = ScoredHost(content, "{" + h2o_config() + "}", false, true).run(160);
+    const Costs sums = ScoredHost(content, never, false).run(32);
+    const Costs half_sums = ScoredHost(content, never, true).run(32);
+    const Costs evicting = ScoredHost(content, "{" + h2o_config() + "}", false).run(160);
     Table table("bookkeeping", "one thread, 4,096 tokens",
                 {"per step and layer", "attention us", "scores us", "end us", "plan us", "evict us", "tokens left"});
-    print(table, "nothing evicted, f32 tiles", tiles);
-    print(table, "nothing evicted, f16 tiles", half_tiles);
     print(table, "nothing evicted, f32 block sums", sums);
     print(table, "nothing evicted, f16 block sums", half_sums);
     print(table, "3.5:1, 160 steps, f32 block sums", evicting);
     table.print();
     const auto share = [](const Costs& c) { return 100 * (c.scores_us + c.end_us) / c.attention_us; };
-    report.claim(share(tiles) <= 2, "scores take 2 % of attention, or less: f32 tiles", share(tiles),
-                 "%");
-    report.claim(share(half_tiles) <= 2, "scores take 2 % of attention, or less: f16 tiles",
-                 share(half_tiles), "%");
     report.claim(share(sums) <= 1, "scores take 1 % of attention, or less: f32 block sums",
                  share(sums), "%");
     report.claim(share(half_sums) <= 1, "scores take 1 % of attention, or less: f16 block sums",

@@ -72,7 +72,7 @@ void made_up_scores(Session& session, std::uint32_t layer, std::uint32_t length)
     tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
     tile.data = weights.data();
     tile.row_sum = &sum;
-    session.scores(layer, tile);
+    session.sums(layer, tile);
 }
 
 Trace run(Table& table, const char* name, const Content& content, const std::string& config, bool evicts) {

@@ -47,7 +47,7 @@ pub fn config(data: &[u8]) {
     let Ok(session) = Session::new(config, defaults, layers, lanes) else { return };
     session.warnings().unwrap();
     for layer in 0..layers {
-        session.wants_scores(layer, 1).unwrap();
+        session.scored_rows(layer, 1).unwrap();
         assert_eq!(session.begin(layer, None, 0).unwrap(), 0);
         session.abort(layer, None, 0).unwrap();
     }

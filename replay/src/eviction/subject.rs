@@ -2,9 +2,9 @@
 
 use super::Values;
 use mnnkv::dtype::Dtype;
-use mnnkv::h2o::{CheckedTile, Tile};
+use mnnkv::h2o::{BlockSums, SumFields};
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Pair, Spec};
-use mnnkv::session::Session;
+use mnnkv::session::{ScoredRows, Session};
 use mnnkv::status::Result;
 use serde_json::{Map, Value};
 
@@ -122,10 +122,11 @@ impl Subject {
     /// evicted before: earlier steps have no error, and their number says nothing of the policy.
     pub(super) fn step(&mut self, step: &Step<'_>, value: &Values) -> Result<()> {
         self.begin(step)?;
-        let wants = self.session.wants_scores(0, step.tokens as u32)?;
-        if wants && !step.rows.is_empty() {
+        let scored = self.session.scored_rows(0, step.tokens as u32)?;
+        let scores = scored.rows > 0 && !step.rows.is_empty();
+        if scores {
             for head in 0..step.heads {
-                self.score(step, head)?;
+                self.score(step, head, scored)?;
             }
         }
         if step.counted && self.sums.evictions > 0 {
@@ -133,7 +134,7 @@ impl Subject {
             self.sums.share += self.positions.len() as f64 / (step.first + step.tokens) as f64;
             (0..step.heads).for_each(|head| self.compare(step, head, value));
         }
-        let heads = if wants && !step.rows.is_empty() { step.heads as u32 } else { 0 };
+        let heads = if scores { step.heads as u32 } else { 0 };
         let len = self.len;
         let queries = step.tokens as u32;
         let Subject { session, layout, key, value, .. } = self;
@@ -169,34 +170,30 @@ impl Subject {
         Ok(if bytes.is_finite() { bytes / (2 * WORD) as f64 } else { 0.0 })
     }
 
-    /// Hands one head's rows to the session as a tile: softmax over the kept tokens.
-    fn score(&mut self, step: &Step<'_>, head: usize) -> Result<()> {
-        let (count, kept) = (step.tokens, self.positions.len());
-        let mut data = vec![0u8; count * kept * WORD];
+    /// Hands one head's block sums to the session: softmax over the kept tokens.
+    fn score(&mut self, step: &Step<'_>, head: usize, scored: ScoredRows) -> Result<()> {
+        let ScoredRows { rows, block_tokens } = scored;
+        let blocks = self.len.div_ceil(block_tokens);
+        let mut sums = vec![0.0; (blocks * rows) as usize];
         // Rows that the dump does not have stay zero; the config scores none of them.
-        let missing = count - step.rows.len();
-        for (i, row) in step.rows.iter().enumerate() {
-            let mass = self.gather(row, step.heads, head);
-            let factor = share_to_whole(mass) as f32;
-            let out = &mut data[(missing + i) * kept * WORD..][..self.row.len() * WORD];
-            for (word, value) in out.as_chunks_mut::<WORD>().0.iter_mut().zip(&self.row) {
-                *word = (value * factor).to_ne_bytes();
+        let mut factors = vec![0.0; rows as usize];
+        for (at, row) in (0..rows as usize).rev().zip(step.rows.iter().rev()) {
+            factors[at] = share_to_whole(self.gather(row, step.heads, head));
+            for (block, values) in self.row.chunks(block_tokens as usize).enumerate() {
+                sums[block * rows as usize + at] = values.iter().map(|value| f64::from(*value)).sum();
             }
         }
-        let tile = Tile {
-            dtype: Dtype::F32,
-            pack: 0,
-            queries: count,
+        let fields = SumFields {
+            flags: SumFields::FIRST | SumFields::LAST,
             heads: 1,
-            tokens: kept,
+            rows,
+            block_tokens,
+            blocks,
             token_begin: 0,
-            first: true,
-            last: true,
-            data: &data,
-            update_scale: None,
-            row_sum: None,
+            token_end: self.len,
         };
-        self.session.scores(0, 0, &CheckedTile::new(&tile)?)
+        fields.check()?;
+        self.session.block_sums(0, 0, &BlockSums::new(fields, &sums, Some(&factors)))
     }
 
     /// Leaves in `row` the values of kept tokens, of a row of all tokens. Returns their sum.

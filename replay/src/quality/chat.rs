@@ -7,9 +7,9 @@ use mnnkv::arch::PANEL;
 use mnnkv::attend::Step;
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Frequencies, Pairing};
-use mnnkv::h2o::{CheckedTile, Tile};
+use mnnkv::h2o::{BlockSums, SumFields};
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
-use mnnkv::session::{Host, Queries, Session};
+use mnnkv::session::{Host, Queries, ScoredRows, Session};
 use mnnkv::status::Result;
 use mnnkv::store::KeyRotation;
 use std::time::{Duration, Instant};
@@ -149,7 +149,7 @@ impl Chat {
             data: query.as_bytes(),
         };
         let attends = self.session.attends(number)?;
-        let scored = self.session.scored_rows(number, added as u32)?.rows as usize;
+        let scored = self.session.scored_rows(number, added as u32)?;
         self.measured.library += start.elapsed();
         // Rows that nobody reads do not attend.
         let counted = if !attends {
@@ -171,15 +171,15 @@ impl Chat {
                 self.session.attend(number, (&cache.as_ref(), len), &step, (0, 1), &mut write)?;
             }
             Some(output) => self.attend(layer, query, added, scored, output)?,
-            None if scored > 0 => self.attend(layer, query, added, scored, &mut vec![0.0; query.len()])?,
+            None if scored.rows > 0 => self.attend(layer, query, added, scored, &mut vec![0.0; query.len()])?,
             None => {}
         }
 
         let start = Instant::now();
-        let tiles = if scored > 0 { heads as u32 } else { 0 };
+        let scored_heads = if scored.rows > 0 { heads as u32 } else { 0 };
         let buffers = &mut self.buffers[layer];
         let len = buffers.len;
-        self.session.end(number, tiles, counted as u32, buffers.cache(&self.layout)?, len)?;
+        self.session.end(number, scored_heads, counted as u32, buffers.cache(&self.layout)?, len)?;
         self.measured.library += start.elapsed();
         self.measure(layer)
     }
@@ -201,8 +201,16 @@ impl Chat {
         Ok(())
     }
 
-    /// Attends with the queries of the last of `added` rows, and hands the weights of the last `scored` to the session.
-    fn attend(&mut self, layer: usize, query: &[f32], added: usize, scored: usize, output: &mut [f32]) -> Result<()> {
+    /// Attends with the queries of the last of `added` rows, and hands the block sums of those that are scored to the session.
+    fn attend(
+        &mut self,
+        layer: usize,
+        query: &[f32],
+        added: usize,
+        rows: ScoredRows,
+        output: &mut [f32],
+    ) -> Result<()> {
+        let scored = rows.rows as usize;
         let Shape { heads, kv_heads, dims, .. } = self.shape;
         let (group, attending) = (heads / kv_heads, query.len() / (heads * dims));
         let Chat { session, shape, buffers, work, tile, measured, weighing, .. } = self;
@@ -210,7 +218,7 @@ impl Chat {
         let (len, cache) = (buffers.len as usize, Packed { key: &buffers.key, value: &buffers.value });
         let mut score = |tile: &[f32]| -> Result<()> {
             let start = Instant::now();
-            session.scores(layer as u32, 0, &CheckedTile::new(&one_head(tile, scored, len))?)?;
+            one_head(tile, rows, len, |sums| session.block_sums(layer as u32, 0, sums))?;
             measured.library += start.elapsed();
             Ok(())
         };
@@ -279,19 +287,24 @@ fn by_head(rows: &[f32], heads: usize, dims: usize, to: &mut Vec<f32>) {
     }
 }
 
-/// The weights of all rows of a step for one head.
-fn one_head(weights: &[f32], rows: usize, tokens: usize) -> Tile<'_> {
-    Tile {
-        dtype: Dtype::F32,
-        pack: 0,
-        queries: rows,
-        heads: 1,
-        tokens,
-        token_begin: 0,
-        first: true,
-        last: true,
-        data: weights.as_bytes(),
-        update_scale: None,
-        row_sum: None,
+/// Sums the weights of one head, `[row][token]`, of the rows that are scored.
+fn one_head(
+    weights: &[f32],
+    scored: ScoredRows,
+    tokens: usize,
+    add: impl FnOnce(&BlockSums<'_>) -> Result<()>,
+) -> Result<()> {
+    let ScoredRows { rows, block_tokens } = scored;
+    let token_end = tokens as u32;
+    let blocks = token_end.div_ceil(block_tokens);
+    let mut sums = vec![0.0; (blocks * rows) as usize];
+    for (row, weights) in weights.chunks_exact(tokens).enumerate() {
+        for (block, weights) in weights.chunks(block_tokens as usize).enumerate() {
+            sums[block * rows as usize + row] = weights.iter().map(|weight| f64::from(*weight)).sum();
+        }
     }
+    let flags = SumFields::FIRST | SumFields::LAST;
+    let fields = SumFields { flags, heads: 1, rows, block_tokens, blocks, token_begin: 0, token_end };
+    fields.check()?;
+    add(&BlockSums::new(fields, &sums, None))
 }

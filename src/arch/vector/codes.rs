@@ -3,7 +3,7 @@
 
 use super::Floats;
 use crate::arch::codes;
-use crate::arch::sums::F16;
+use crate::arch::values::F16;
 
 /// The operations of codes and values, beside [`Floats`].
 ///

@@ -2,7 +2,7 @@
 
 use super::sse2;
 use crate::arch::level::{has_features, kernel, level};
-use crate::arch::sums::{self, Bf16, F16, F32, Value};
+use crate::arch::values::{Bf16, F32};
 use crate::arch::vector::{self, Codes, Floats, Sums, Vector, Words, operations};
 use crate::arch::{Kernels, attend, codes, estimates, lanes, portable, rows, words};
 use core::arch::x86_64::*;
@@ -41,12 +41,6 @@ level! {
         unplanes1: planes = vector::unplanes::<__m256i, 1>;
         unplanes2: planes = vector::unplanes::<__m256i, 2>;
         unplanes4: planes = vector::unplanes::<__m256i, 4>;
-        sum_f32: sum = sums::sum::<Wide<F32, 4>, 4>;
-        sum_f16: sum = sums::sum::<Wide<F16, 2>, 2>;
-        sum_bf16: sum = sums::sum::<Wide<Bf16, 2>, 2>;
-        row_sums_f32: row_sums = sums::rows::<Wide<F32, 4>, 4>;
-        row_sums_f16: row_sums = sums::rows::<Wide<F16, 2>, 2>;
-        row_sums_bf16: row_sums = sums::rows::<Wide<Bf16, 2>, 2>;
         closest: closest = rows::closest;
         estimates: estimates = estimates::avx2::Floats16;
         attend: attend = attend::avx2::Maddubs;
@@ -73,78 +67,10 @@ pub(in crate::arch) fn attend_with_vnni() -> Option<&'static attend::AttendKerne
     has_features!(is_x86_feature_detected ["avx2", "f16c", "fma", "avxvnni"]).then_some(&VNNI)
 }
 
-/// Conversions of eight or four values at once.
-///
-/// # Safety
-/// Both functions need AVX2 and F16C, and as many values at `from`.
-trait Widen {
-    unsafe fn eight(from: *const u8) -> __m256;
-    unsafe fn four(from: *const u8) -> __m128;
-}
-
-impl Widen for F32 {
-    operations! {
-        fn eight(from: *const u8) -> __m256 = _mm256_loadu_ps(from.cast());
-        fn four(from: *const u8) -> __m128 = _mm_loadu_ps(from.cast());
-    }
-}
-
-/// Converts with the CPU, whose results do not depend on the host's treatment of denormals.
-impl Widen for F16 {
-    operations! {
-        fn eight(from: *const u8) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
-        fn four(from: *const u8) -> __m128 = _mm_cvtph_ps(_mm_loadl_epi64(from.cast()));
-    }
-}
-
-impl Widen for Bf16 {
-    operations! {
-        fn eight(from: *const u8) -> __m256 = {
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))))
-        };
-        fn four(from: *const u8) -> __m128 = {
-            _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(from.cast())))
-        };
-    }
-}
-
-/// `V`, summed in vectors.
-struct Wide<V, const N: usize>(V);
-
-impl<V: Value<N> + Widen, const N: usize> Value<N> for Wide<V, N> {
-    const UNIT: f32 = 1.0;
-    // Runs end at the same places at every level, so sums are the same.
-    const MAX_RUN: usize = V::MAX_RUN;
-
-    #[inline(always)]
-    fn widen(bytes: [u8; N]) -> f32 {
-        V::widen(bytes) * V::UNIT
-    }
-
-    #[inline(always)]
-    fn add<const P: usize>(sums: &mut [f32; P], values: &[[u8; N]; P]) {
-        let (sums8, sums4) = sums.as_chunks_mut::<8>();
-        let (values8, values4) = values.as_chunks::<8>();
-        for (sums, values) in sums8.iter_mut().zip(values8) {
-            // SAFETY: used in functions that enable the features only; both are whole vectors.
-            unsafe {
-                let sum = _mm256_add_ps(_mm256_loadu_ps(sums.as_ptr()), V::eight(values.as_ptr().cast()));
-                _mm256_storeu_ps(sums.as_mut_ptr(), sum);
-            }
-        }
-        for (sums, values) in sums4.as_chunks_mut::<4>().0.iter_mut().zip(values4.as_chunks::<4>().0) {
-            // SAFETY: as above.
-            unsafe {
-                let sum = _mm_add_ps(_mm_loadu_ps(sums.as_ptr()), V::four(values.as_ptr().cast()));
-                _mm_storeu_ps(sums.as_mut_ptr(), sum);
-            }
-        }
-    }
-}
-
 impl Codes for __m256 {
     operations! {
-        fn load_f16(from: *const u8) -> Self = F16::eight(from);
+        // The CPU's conversion, which does not depend on the host's treatment of denormals.
+        fn load_f16(from: *const u8) -> Self = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
         fn load_codes(from: *const i8) -> Self = {
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())))
         };

@@ -2,7 +2,7 @@
 
 use super::{avx2, pack};
 use crate::arch::level::level;
-use crate::arch::sums::{Bf16, F32};
+use crate::arch::values::{Bf16, F32};
 use crate::arch::vector::{self, Codes, Floats, Vector, Words, operations};
 use crate::arch::{Kernels, attend, codes, estimates, lanes, portable, rows, words};
 use core::arch::x86_64::*;

@@ -4,7 +4,7 @@
 //!
 //!   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
 //!   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//!   mnnkv_session_scores    kv_h2o_policy "mass" alone: per softmax tile, on the attention threads; cheaper: scores.h
+//!   ...                     kv_h2o_policy "mass" alone: sums its softmax values by block, and hands them over (scores.h)
 //!   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //!
 //! Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The
@@ -18,7 +18,7 @@
 //! system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-//! mnnkv_session_scores, _block_sums and heads.h: one thread per lane, and none while another non-const call runs.
+//! mnnkv_session_block_sums and heads.h: one thread per lane, and none while another non-const call runs.
 //! Functions with a const session run on any thread and block while another call runs. Workers, which the sessions of a
 //! process share, sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
 

@@ -12,7 +12,7 @@ pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
-/// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_scores
+/// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_block_sums
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     body!({

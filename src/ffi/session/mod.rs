@@ -6,7 +6,6 @@ mod history;
 mod metrics;
 mod step;
 mod sums;
-mod tiles;
 
 pub use executor::*;
 pub use handle::*;
@@ -14,6 +13,5 @@ pub use history::*;
 pub use metrics::*;
 pub use step::*;
 pub use sums::*;
-pub use tiles::*;
 
 pub(in crate::ffi) use handle::with_cache_or_none;

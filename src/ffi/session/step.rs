@@ -26,13 +26,13 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
 /// metric counts the failure.
-/// heads: query heads (not KV heads). queries: rows of the step in each head, however tiles grouped them; 0 closes a step
-/// without attention, which drops tiles and is not counted.
+/// heads: query heads (not KV heads). queries: rows of the step in each head; 0 closes a step without attention, which
+/// drops block sums and is not counted.
 /// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
-/// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
+/// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens behind kv_len
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -49,8 +49,8 @@ pub unsafe extern "C" fn mnnkv_session_end(
     }))
 }
 
-/// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and tiles.
-/// The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums behind kv_len.
+/// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and block
+/// sums. The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums behind kv_len.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

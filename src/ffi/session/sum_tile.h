@@ -175,8 +175,8 @@ static inline uint32_t mnnkv_sums_start(mnnkv_block_sums *sums, const mnnkv_scor
 
 /// Adds a tile to the sums of its blocks, in the host's own attention loop. Neither allocates nor calls the library.
 ///
-/// The tile is one of mnnkv_session_scores; its struct_size and heads are not read. Tiles of a head come in order. A
-/// tile with MNNKV_TILE_FIRST begins anew, whatever was before; after one with MNNKV_TILE_LAST sums and factors are
+/// Tiles of a head come in order: the first begins at any token, each other one where its predecessor ends. A tile
+/// with MNNKV_TILE_FIRST begins anew, whatever was before; after one with MNNKV_TILE_LAST sums and factors are
 /// finished. Only rows that count are read.
 ///
 /// Errors are kept: a tile that does not fit changes sums->state, later tiles of the head are ignored, and

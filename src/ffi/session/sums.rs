@@ -1,13 +1,13 @@
 //! Scores: block sums
 //!
-//! A host that sums its softmax tiles in its own attention loop, where they are near, needs no mnnkv_session_scores. With
-//! a mnnkv_block_sums per thread it calls
+//! kv_h2o_policy "mass" alone: a host sums its softmax tiles in its own attention loop, where they are near. With a
+//! mnnkv_block_sums per thread it calls
 //!
 //!   mnnkv_session_scored_rows   per step, after begin: the rows of each head that count, and the tokens of a block
-//!   mnnkv_sum_tile              per tile: the same tiles, without a call of the library
+//!   mnnkv_sum_tile              per softmax tile, on the attention threads: inline, without a call of the library
 //!   mnnkv_session_block_sums    per head, after its last tile
 //!
-//! Heads may come from any lane and thread, and some by tiles. Scores equal those of tiles up to 1e-5 of a block's mass.
+//! Heads may come from any lane and thread. A host that has sums by block already needs no mnnkv_sum_tile.
 //!
 //! Split rows. With flash decoding, threads attend to parts of a head's tokens, each with a maximum m and a sum l per
 //! row, and a reduction gives the maximum M and the sum L of whole rows. Each part has a mnnkv_block_sums of its own,
@@ -21,6 +21,11 @@ use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::h2o::{self, BlockSums, SumFields};
 use crate::status::{Result, bail};
+use std::ffi::c_void;
+
+/// mnnkv_score_tile::flags: the first and the last tile of a query head; both for its only tile.
+pub const MNNKV_TILE_FIRST: u32 = 1;
+pub const MNNKV_TILE_LAST: u32 = 2;
 
 /// mnnkv_block_sums::state: what the last tile led to. Complete: the host may hand over; the others are errors of tiles,
 /// except open.
@@ -34,6 +39,36 @@ pub const MNNKV_SUMS_BAD_SCALE: u32 = 6;
 
 /// No tile reaches past this token.
 pub const MNNKV_SUMS_MAX_TOKENS: u32 = 16777216;
+
+/// Softmax values of one or more query heads for consecutive tokens, before the product with V.
+/// data holds exp(x - m), with m the maximum of the row so far (flash attention), or finished probabilities. The
+/// attention is computed exactly: value * product of the later update_scale of its row / row_sum.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_score_tile {
+    pub struct_size: u32,
+    /// MNNKV_DTYPE_F16, BF16 or F32.
+    pub dtype: u32,
+    /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are not
+    /// read; 4, 8 or 16 in MNN.
+    pub pack: u32,
+    /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may be
+    /// one tile, which saves calls. With pack >= tokens, pack is the row stride.
+    pub queries: u32,
+    /// Tokens, at least 1, and the physical position of the first one.
+    pub tokens: u32,
+    pub token_begin: u32,
+    pub flags: u32,
+    /// Not read by mnnkv_sum_tile: mnnkv_block_sums says whose the rows are.
+    pub heads: u32,
+    /// The values, all >= 0 (0 for masked tokens), at any alignment.
+    pub data: *const c_void,
+    /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read
+    /// in first tiles.
+    pub update_scale: *const f32,
+    /// [queries], or NULL for all 1: sum of each row over all tokens, in last tiles only.
+    pub row_sum: *const f32,
+}
 
 /// Softmax values of one or more query heads, summed per block, in memory of the host.
 ///
@@ -75,11 +110,12 @@ unsafe impl Sized32 for mnnkv_block_sums {
 }
 
 const _: () = assert!(MNNKV_SUMS_MAX_TOKENS == h2o::MAX_TOKENS);
+const _: () = assert!(MNNKV_TILE_FIRST == SumFields::FIRST && MNNKV_TILE_LAST == SumFields::LAST);
 
 /// Adds block sums to an open layer. Never blocks. The memory may be reused after the call.
-/// lane: as in mnnkv_session_scores. Results do not depend on which lane has which head.
+/// lane: below the `lanes` of create; one thread at a time. Results do not depend on which lane has which head.
 ///
-/// Heads and rows are counted by end, as those of tiles. Layers that are not scored only check the fields.
+/// Heads and rows are counted by end. Layers that are not scored only check the fields.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if state is not MNNKV_SUMS_COMPLETE: a tile did not fit, which the text names, or is missing
 /// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not that of mnnkv_session_scored_rows
@@ -156,8 +192,11 @@ fn check_state(given: &mnnkv_block_sums) -> Result<()> {
 }
 
 /// Writes how many rows of each head count in a step of `queries` rows per head, the last ones, and the tokens of a
-/// block. rows 0: nothing is to be summed, as mnnkv_session_wants_scores has it. Concerns the open step of the layer,
-/// else the next one. Layers that are not scored have block_tokens 0.
+/// block. Concerns the open step of the layer, else the next one.
+/// A prompt is a step on an empty layer, or of more than 64 queries per head. Only its last kv_h2o_prefill_queries
+/// rows of each head count; all rows of other steps count.
+/// rows 0: nothing is to be summed. Layers that are not scored, without eviction or with a policy other than "mass",
+/// have block_tokens 0, too.
 /// INVALID_ARGUMENT: if layer is out of range
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_scored_rows(

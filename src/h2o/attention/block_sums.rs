@@ -1,12 +1,14 @@
 //! Block sums that a host has made of its tiles: the checks by themselves.
 
-use super::tile::{MAX_TOKENS, TileFields};
 use crate::status::{Result, bail};
+
+/// No sums reach past this token. Bounds what a wrong number can allocate.
+pub const MAX_TOKENS: u32 = 1 << 24;
 
 /// The scalars of block sums, as in the C ABI. Nothing is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct SumFields {
-    /// [`TileFields::FIRST`] and [`TileFields::LAST`]: the first and the last token of the rows are in the sums.
+    /// [`SumFields::FIRST`] and [`SumFields::LAST`]: the first and the last token of the rows are in the sums.
     pub flags: u32,
     /// Heads that the rows belong to, `[heads][rows / heads]`, at least 1.
     pub heads: u32,
@@ -23,11 +25,16 @@ pub struct SumFields {
 }
 
 impl SumFields {
+    /// The sums have the first token of the rows.
+    pub const FIRST: u32 = 1;
+    /// The sums have the last token of the rows.
+    pub const LAST: u32 = 2;
+
     /// Checks the scalars; returns the length of the sums.
     /// INVALID_ARGUMENT: if a field is out of range.
     pub fn check(&self) -> Result<usize> {
         let SumFields { flags, heads, rows, block_tokens, blocks, token_begin, token_end } = *self;
-        if flags & !(TileFields::FIRST | TileFields::LAST) != 0 {
+        if flags & !(Self::FIRST | Self::LAST) != 0 {
             bail!(InvalidArgument, "sums->flags is {flags:#x}; FIRST (1) and LAST (2) are known");
         }
         if heads == 0 || rows == 0 || !rows.is_multiple_of(heads) {
@@ -95,8 +102,8 @@ impl<'a> BlockSums<'a> {
             blocks: fields.used(),
             tokens: fields.token_end - fields.token_begin,
             token_end: fields.token_end,
-            first: fields.flags & TileFields::FIRST != 0,
-            last: fields.flags & TileFields::LAST != 0,
+            first: fields.flags & SumFields::FIRST != 0,
+            last: fields.flags & SumFields::LAST != 0,
             sums,
             factors,
         }

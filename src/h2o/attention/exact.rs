@@ -1,9 +1,6 @@
-//! Exact masses: the walk backwards over the log of a head, and sums in fixed point.
+//! Sums of masses in fixed point.
 
-use super::Head;
 use super::block_sums::BlockSums;
-use super::log::Log;
-use super::rows::Rows;
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
@@ -12,13 +9,11 @@ const FRACTION_BITS: i32 = 80;
 /// A head gives less than this to a block; one per query row is usual. 65,536 such heads add up to a `u128`.
 const HEAD_LIMIT: f64 = (1u64 << 32) as f64;
 
-/// Sums over finished heads.
+/// Sums over heads.
 #[derive(Debug, Default)]
 pub struct Sums {
     /// Heads.
     pub heads: u64,
-    /// Those whose tiles did not say how many heads they have: each may be several.
-    pub unsaid: u64,
     /// Query rows that count.
     pub rows: u64,
     /// `[block]`: the masses of the rows that count, up to the highest block seen; integers of 80 fraction bits
@@ -28,14 +23,8 @@ pub struct Sums {
 
 impl Sums {
     fn clear(&mut self) {
-        (self.heads, self.unsaid, self.rows) = (0, 0, 0);
+        (self.heads, self.rows) = (0, 0);
         self.masses.clear();
-    }
-
-    /// Makes room for `blocks` blocks, so that [`Sums::cover`] cannot fail.
-    fn reserve(&mut self, blocks: usize) -> Result<()> {
-        let more = blocks.saturating_sub(self.masses.len());
-        memory::reserve(&mut self.masses, more)
     }
 
     /// Covers at least `blocks` blocks.
@@ -43,16 +32,8 @@ impl Sums {
         if self.masses.len() < blocks { memory::resize(&mut self.masses, blocks) } else { Ok(()) }
     }
 
-    /// Adds a head, whose blocks are covered; `heads` as its tiles say. Saturates, so any order gives the same sum.
-    fn add(&mut self, heads: usize, rows: usize, masses: &[f64]) {
-        self.heads += heads.max(1) as u64;
-        self.unsaid += u64::from(heads == 0);
-        self.rows += rows as u64;
-        self.add_masses(0, masses);
-    }
-
-    /// Adds masses from a block on, which are covered.
-    fn add_masses(&mut self, first_block: usize, masses: &[f64]) {
+    /// Adds masses from a block on, which are covered. Saturates, so any order gives the same sum.
+    fn add(&mut self, first_block: usize, masses: &[f64]) {
         let sums = self.masses[first_block..].iter_mut();
         sums.zip(masses).for_each(|(sum, mass)| *sum = sum.saturating_add(fixed(*mass)));
     }
@@ -82,102 +63,40 @@ impl Missing {
     }
 }
 
-/// The finished heads of a lane.
+/// The sums of one lane over the heads of one step of one layer.
+///
+/// Masses are integers, so the sum over lanes is the same to the bit whichever lane had which head.
 #[derive(Default)]
-pub(super) struct Finished {
-    pub(super) sums: Sums,
-    /// Heads that are a prompt's or several, summed as the one and as the other.
-    pub(super) as_prompt: Sums,
-    pub(super) as_group: Sums,
+pub struct Accumulator {
+    block_tokens: usize,
+    sums: Sums,
     /// The token after the last of all heads.
-    pub(super) token_end: u32,
-    /// Those of block sums.
-    pub(super) missing: Missing,
-
-    // Working memory.
-    /// `[row]`: the product of all scales after the run at hand, over the row's sum.
-    factors: Vec<f64>,
-    /// `[block]`: the masses of one head; then the same for all its rows, where only some count in a prompt.
+    token_end: u32,
+    missing: Missing,
+    /// Working memory: `[block]`, the masses of one head.
     blocks: Vec<f64>,
 }
 
-impl Finished {
-    pub(super) fn clear(&mut self) {
-        self.token_end = 0;
-        self.missing = Missing::default();
-        [&mut self.sums, &mut self.as_prompt, &mut self.as_group].into_iter().for_each(Sums::clear);
-    }
-
-    /// Makes room for what [`Finished::add`] writes, so that a last tile that is refused memory may be
-    /// repeated.
-    pub(super) fn reserve(&mut self, end: u32, block_tokens: usize, rows: usize, ambiguous: bool) -> Result<()> {
-        let blocks = (self.token_end.max(end) as usize).div_ceil(block_tokens);
-        self.blocks.clear();
-        memory::reserve(&mut self.blocks, if ambiguous { 2 * blocks } else { blocks })?;
-        self.factors.clear();
-        memory::reserve(&mut self.factors, rows)?;
-        if ambiguous {
-            self.as_prompt.reserve(blocks)?;
-            return self.as_group.reserve(blocks);
-        }
-        self.sums.reserve(blocks)
-    }
-
-    /// Adds a head that ends at token `end`. `kept`: the rows that its log has.
-    #[inline(never)]
-    pub(super) fn add(
-        &mut self,
-        head: &Head,
-        end: u32,
-        block_tokens: usize,
-        row_sum: Option<&[f32]>,
-        kept: &Rows,
-    ) -> Result<()> {
-        let (rows, counted) = (kept.counted(), head.rows.counted());
-        let token_end = self.token_end.max(end);
-        let blocks = (token_end as usize).div_ceil(block_tokens);
-        self.blocks.clear();
-        memory::resize(&mut self.blocks, if head.ambiguous { 2 * blocks } else { blocks })?;
-        let (ours, group) = self.blocks.split_at_mut(blocks);
-        self.factors.clear();
-        memory::resize(&mut self.factors, rows)?;
-        let factors = &mut self.factors[..];
-        if counted > 0 {
-            set_factors(factors, row_sum, kept);
-            walk_back(&head.log, rows, &mut factors[rows - counted..], ours);
-        }
-        if let Some(block) = ours.iter().position(|mass| !is_mass(*mass)) {
-            bail!(
-                InvalidArgument,
-                "attention to block {block} is {}; a number of 0 or more expected, about 1 per query row at most",
-                ours[block]
-            );
-        }
-        if head.ambiguous {
-            self.as_prompt.cover(blocks)?;
-            self.as_group.cover(blocks)?;
-            set_factors(factors, row_sum, kept);
-            walk_back(&head.log, rows, factors, group);
-            self.as_prompt.add(0, counted, ours);
-            // Rows of a prompt that do not count may hold anything; then the head is no group.
-            if group.iter().all(|mass| is_mass(*mass)) {
-                self.as_group.add(0, rows, group);
-            }
-        } else {
-            self.sums.cover(blocks)?;
-            self.sums.add(head.heads, counted, ours);
-        }
-        self.token_end = token_end;
-        Ok(())
+impl Accumulator {
+    /// Drops all sums. Retains the memory. `block_tokens`: tokens of a block, at least 1.
+    pub fn start(&mut self, block_tokens: usize) {
+        (self.block_tokens, self.token_end, self.missing) = (block_tokens, 0, Missing::default());
+        self.sums.clear();
     }
 
     /// Adds block sums of whole heads, or of parts of their rows.
-    #[inline(never)]
-    pub(super) fn add_sums(&mut self, given: &BlockSums<'_>) -> Result<()> {
-        let BlockSums { heads, rows, first_block, blocks, .. } = *given;
+    /// INVALID_ARGUMENT: if blocks have another size or an attention is NaN or negative. The masses are unchanged then.
+    pub fn add(&mut self, given: &BlockSums<'_>) -> Result<()> {
+        let BlockSums { heads, rows, block_tokens, first_block, blocks, .. } = *given;
+        if block_tokens != self.block_tokens {
+            bail!(
+                InvalidArgument,
+                "sums->block_tokens is {block_tokens}; {} expected, that of scored_rows",
+                self.block_tokens
+            );
+        }
         self.blocks.clear();
         memory::resize(&mut self.blocks, blocks)?;
-        self.sums.reserve(first_block + blocks)?;
         weigh(given, &mut self.blocks);
         if let Some(at) = self.blocks.iter().position(|mass| !is_mass(*mass)) {
             bail!(
@@ -188,7 +107,7 @@ impl Finished {
             );
         }
         self.sums.cover(first_block + blocks)?;
-        self.sums.add_masses(first_block, &self.blocks);
+        self.sums.add(first_block, &self.blocks);
         if given.last {
             self.sums.heads += heads as u64;
             self.sums.rows += rows as u64;
@@ -196,6 +115,21 @@ impl Finished {
         self.missing.add(Missing::of(given));
         self.token_end = self.token_end.max(given.token_end);
         Ok(())
+    }
+
+    /// Sums over the heads.
+    pub fn sums(&self) -> &Sums {
+        &self.sums
+    }
+
+    /// The tokens and last parts that split rows lack.
+    pub fn missing(&self) -> Missing {
+        self.missing
+    }
+
+    /// The token after the last of all heads.
+    pub fn token_end(&self) -> usize {
+        self.token_end as usize
     }
 }
 
@@ -219,51 +153,6 @@ fn weigh(given: &BlockSums<'_>, masses: &mut [f64]) {
 /// False for NaN, too.
 fn is_mass(mass: f64) -> bool {
     (0.0..HEAD_LIMIT).contains(&mass)
-}
-
-/// Writes the factors of a head's last tile, for each row that is kept.
-fn set_factors(factors: &mut [f64], row_sum: Option<&[f32]>, kept: &Rows) {
-    factors.fill(1.0);
-    let Some(sums) = row_sum else { return };
-    let sums = kept.ranges().flat_map(|range| &sums[range]);
-    factors.iter_mut().zip(sums).for_each(|(factor, sum)| *factor = 1.0 / f64::from(*sum));
-}
-
-/// Adds the masses of a head to `blocks` (`[block]`), by the last of its `rows` rows: as many as there are `factors`
-/// (`[row]`). The factors are those of the last tile and become those of the first.
-fn walk_back(log: &Log, rows: usize, factors: &mut [f64], blocks: &mut [f64]) {
-    let first = rows - factors.len();
-    log.for_each_backwards(rows, |run, scales, mut sums| {
-        for mass in &mut blocks[run.first_block as usize..][..run.pieces as usize] {
-            let piece;
-            (piece, sums) = sums.split_at(rows);
-            *mass += weighted(&piece[first..], factors);
-        }
-        for (factor, scale) in factors.iter_mut().zip(scales.iter().skip(first)) {
-            *factor *= f64::from(*scale);
-        }
-    });
-}
-
-/// The dot product of two slices of equal length.
-fn weighted(sums: &[f32], factors: &[f64]) -> f64 {
-    const WIDTH: usize = 8;
-    let (sums, last_sums) = sums.as_chunks::<WIDTH>();
-    let (factors, last_factors) = factors.as_chunks::<WIDTH>();
-    let mut total = 0.0;
-    for (sum, factor) in last_sums.iter().zip(last_factors) {
-        total += f64::from(*sum) * factor;
-    }
-    if !sums.is_empty() {
-        let mut elements = [0.0; WIDTH];
-        for (sums, factors) in sums.iter().zip(factors) {
-            for ((element, sum), factor) in elements.iter_mut().zip(sums).zip(factors) {
-                *element += f64::from(*sum) * factor;
-            }
-        }
-        total += elements.iter().sum::<f64>();
-    }
-    total
 }
 
 /// A number from 0 to below [`HEAD_LIMIT`] with [`FRACTION_BITS`], rounded down. Computed from its bits: a conversion

@@ -9,7 +9,7 @@ pub(super) enum Tick {
     Unattended,
     /// Rows of a prompt. The clock stands still; once some of them are scored, a plan is due.
     Prompt {
-        /// The layer got tiles.
+        /// The layer got block sums.
         scored: bool,
     },
     /// Any other step.

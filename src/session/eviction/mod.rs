@@ -70,7 +70,7 @@ pub(super) struct ClosingStep {
     pub(super) queries: u32,
     /// Tokens that the host appended.
     pub(super) added: u32,
-    /// How the tiles were summed; `None` where nothing is scored.
+    /// How attention was summed; `None` where nothing is scored.
     pub(super) wanted: Option<Wanted>,
     /// K is INT8: MNN cannot go on from an empty cache, so token 0 stays.
     pub(super) keeps_first: bool,
@@ -137,7 +137,7 @@ impl Eviction {
         self.ranking.as_ref().map(|ranking| &ranking.rules)
     }
 
-    /// How the tiles of the next step are summed; `None` where nothing is scored.
+    /// How the attention of the next step is summed; `None` where nothing is scored.
     pub(super) fn wanted(&self, lengths: CacheLengths) -> Option<Wanted> {
         let (rules, empty) = (self.rules()?, lengths.logical == 0);
         match rules.policy {
@@ -236,7 +236,7 @@ impl Eviction {
     /// Folds the attention of a step into the scores, advances the clock and plans when due; returns the lengths
     /// afterwards. On an error nothing has changed. A plan for which memory is refused is no error: it is counted, and a
     /// later step plans.
-    /// INVALID_ARGUMENT: if the tiles in `lanes` are not those of the step.
+    /// INVALID_ARGUMENT: if the sums in `lanes` are not those of the step.
     pub(super) fn end(
         &mut self,
         lanes: &AllLanes<'_>,

@@ -6,7 +6,7 @@ use crate::status::Result;
 
 /// The scores that a plan ranks blocks by.
 pub(super) enum Scores {
-    /// Masses of blocks, from tiles.
+    /// Masses of blocks, from block sums.
     Masses(BlockScores),
     /// Numbers of tokens, from keys and values.
     Tokens(TokenScores),

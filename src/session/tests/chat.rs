@@ -1,6 +1,6 @@
 //! A session, and a host for each of its layers: worked examples run through it.
 
-use super::attention::rows_of;
+use super::attention::OwnedSums;
 use super::shared::Session;
 use crate::host::{Host, expand};
 use crate::layout::{Pair, Spec};
@@ -64,11 +64,13 @@ impl Chat {
         let logical = self.lengths(layer).0;
         let held: Vec<u32> = expand(&self.positions(layer)).chain(logical..logical + rows as u32).collect();
         self.hosts[layer].append(rows);
-        let row = |row| held.iter().map(move |at| (row, *at));
-        let values: Vec<f32> = (0..rows).rev().flat_map(row).map(|(row, at)| look(row, at)).collect();
-        let sums: Vec<f32> = values.chunks(held.len()).map(|row| row.iter().sum()).collect();
-        let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
-        self.session.scores(layer as u32, 0, &rows_of(&data, rows, held.len(), Some(&sums))).unwrap();
+        let scored = self.session.scored_rows(layer as u32, rows as u32).unwrap();
+        if scored.rows > 0 {
+            let row = |row| held.iter().map(|at| f64::from(look(row, *at))).collect();
+            let weights: Vec<Vec<f64>> = (0..scored.rows as usize).rev().map(row).collect();
+            let sums = OwnedSums::of_heads(1, scored.block_tokens, &weights);
+            self.session.block_sums(layer as u32, 0, &sums).unwrap();
+        }
         self.close(layer, 1, rows).unwrap();
     }
 

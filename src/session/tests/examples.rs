@@ -1,8 +1,9 @@
 //! Worked examples of eviction, edits, and the clock of a layer.
 
-use super::attention::rows_of;
+use super::attention::OwnedSums;
 use super::chat::Chat;
 use crate::host::packing::flash;
+use crate::session::ScoredRows;
 use serde_json::{Value, json};
 
 /// Small layers.
@@ -311,13 +312,13 @@ fn tokens_stay_until_a_scored_row_has_seen_them() {
 }
 
 #[test]
-fn wants_scores_names_the_layers_and_steps_that_are_scored() {
+fn scored_rows_names_the_layers_and_steps_that_are_scored() {
     let mut config = six_of_ten();
     config["kv_h2o_layer_start"] = json!(1);
     for (rows, prompts) in [(0, false), (3, true), (-1, true)] {
         config["kv_h2o_prefill_queries"] = json!(rows);
         let mut chat = small(config.clone(), 2, 256);
-        let wants = |chat: &Chat, layer, queries| chat.session.wants_scores(layer, queries).unwrap();
+        let wants = |chat: &Chat, layer, queries| chat.session.scored_rows(layer, queries).unwrap().rows > 0;
         for queries in [0, 1, 64, 65, 4000] {
             assert!(!wants(&chat, 0, queries), "no token of layer 0 goes");
             assert_eq!(wants(&chat, 1, queries), prompts && queries > 0, "an empty layer's step is a prompt");
@@ -331,9 +332,9 @@ fn wants_scores_names_the_layers_and_steps_that_are_scored() {
             }
             assert_eq!([0, 1, 64, 65, 4000].map(|n| wants(&chat, 1, n)), [false, true, true, prompts, prompts]);
         }
-        assert!(chat.session.wants_scores(2, 1).is_err());
+        assert!(chat.session.scored_rows(2, 1).is_err());
     }
-    assert!(!small(json!({}), 1, 32).session.wants_scores(0, 1).unwrap());
+    assert_eq!(small(json!({}), 1, 32).session.scored_rows(0, 1).unwrap(), ScoredRows::default());
 }
 
 #[test]
@@ -362,9 +363,8 @@ fn an_aborted_step_keeps_the_eviction_of_its_begin_and_moves_no_clock() {
 fn scores_of_an_aborted_step_are_forgotten() {
     let mut chat = small(six_of_ten(), 1, 64);
     chat.begin(0);
-    let bytes = 1f32.to_ne_bytes();
-    let tile = rows_of(&bytes, 1, 1, None);
-    chat.session.scores(0, 0, &tile).unwrap();
+    let block_tokens = chat.session.scored_rows(0, 1).unwrap().block_tokens;
+    chat.session.block_sums(0, 0, &OwnedSums::of_heads(1, block_tokens, &[vec![1.0]])).unwrap();
     chat.session.abort(0, None, 0).unwrap();
     chat.look(0, 3, |_, _| 1.0);
     assert_eq!(chat.lengths(0), (3, 3));

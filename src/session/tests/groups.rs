@@ -1,27 +1,23 @@
-//! Query heads that share a KV head, as rows of one tile.
+//! Query heads that share a KV head, summed together; and parts of rows.
 
-use super::attention::rows_of;
+use super::attention::OwnedSums;
 use super::chat::Chat;
 use crate::common::Random;
-use crate::dtype::Dtype;
-use crate::h2o::{BlockSums, SumFields, Tile};
-use crate::host::packing::{flash, tile};
+use crate::h2o::SumFields;
+use crate::host::packing::flash;
 use crate::status::Status;
 use serde_json::json;
 
 const HEADS: usize = 16;
-/// More than a tile's tokens: rows of a tile lie this far apart.
-const PACK: usize = 48;
 
-/// A chat whose heads come in groups of `group`, with tiles that name the number of heads or do not.
+/// A chat whose heads come in groups of `group`.
 struct Grouped {
     chat: Chat,
     group: usize,
-    named: bool,
 }
 
 impl Grouped {
-    fn new(group: usize, named: bool, prefill_queries: i32) -> Self {
+    fn new(group: usize, prefill_queries: i32) -> Self {
         let config = json!({
             "kv_h2o_prefill_queries": prefill_queries,
             "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8,
@@ -29,7 +25,7 @@ impl Grouped {
             "kv_h2o_recent_tokens": 16, "kv_h2o_trigger_min_tokens": 64, "kv_h2o_update_interval": 4,
             "kv_h2o_target_lossy_ratio": 2.0, "kv_h2o_aggregation": "norm_sum",
         });
-        Grouped { chat: Chat::new(config, 1, flash(1, 1, 4, 512)), group, named }
+        Grouped { chat: Chat::new(config, 1, flash(1, 1, 4, 512)), group }
     }
 
     /// Begins a step and appends its tokens.
@@ -42,35 +38,26 @@ impl Grouped {
         self.chat.close(0, heads, rows).map_err(|error| error.status())
     }
 
-    /// Attention of some tokens: `[head][row][token]`.
-    fn send(&self, attention: &[Vec<f32>]) {
+    /// Attention of a step: `[head][row][token]`.
+    fn send(&self, attention: &[Vec<f64>]) {
         let rows = attention.len() / HEADS;
+        let scored = self.chat.session.scored_rows(0, rows as u32).unwrap();
+        if scored.rows == 0 {
+            return;
+        }
         for group in attention.chunks(self.group * rows) {
-            let tokens = group[0].len();
-            let sums: Vec<f32> = group.iter().map(|row| row.iter().sum()).collect();
-            for begin in (0..tokens).step_by(PACK) {
-                let (count, last) = (PACK.min(tokens - begin), begin + PACK >= tokens);
-                let value = |row: usize, token: usize| f64::from(group[row][begin + token]);
-                let data = tile(Dtype::F32, PACK, group.len(), count, value);
-                let tile = Tile {
-                    pack: PACK,
-                    heads: if self.named { group.len() / rows } else { 0 },
-                    token_begin: begin,
-                    first: begin == 0,
-                    last,
-                    update_scale: Some(&vec![1.0; group.len()]),
-                    ..rows_of(&data, group.len(), count, last.then_some(&sums))
-                };
-                self.chat.session.scores(0, 0, &tile).unwrap();
-            }
+            let last = |head: &[Vec<f64>]| head[rows - scored.rows as usize..].to_vec();
+            let counted: Vec<Vec<f64>> = group.chunks(rows).flat_map(last).collect();
+            let sums = OwnedSums::of_heads(self.group as u32, scored.block_tokens, &counted);
+            self.chat.session.block_sums(0, 0, &sums).unwrap();
         }
     }
 }
 
 #[test]
-fn a_group_of_heads_may_come_as_rows_of_one_tile() {
+fn a_group_of_heads_may_be_summed_together() {
     let random = &mut Random::new(11);
-    let mut chats = [1, 2, HEADS].map(|group| Grouped::new(group, false, 0));
+    let mut chats = [1, 2, HEADS].map(|group| Grouped::new(group, 0));
     for chat in &mut chats {
         chat.begin(100);
         chat.end(HEADS, 100).unwrap();
@@ -78,8 +65,7 @@ fn a_group_of_heads_may_come_as_rows_of_one_tile() {
     for _ in 0..120 {
         chats.iter_mut().for_each(|chat| chat.begin(1));
         let len = chats[0].chat.hosts[0].len();
-        let attention: Vec<Vec<f32>> =
-            (0..HEADS).map(|_| (0..len).map(|_| random.unit() as f32 + 1e-3).collect()).collect();
+        let attention: Vec<Vec<f64>> = (0..HEADS).map(|_| (0..len).map(|_| random.unit() + 1e-3).collect()).collect();
         for chat in &mut chats {
             chat.send(&attention);
             assert_eq!(chat.end(HEADS + 1, 1), Err(Status::InvalidArgument), "a head is missing");
@@ -95,7 +81,7 @@ fn a_group_of_heads_may_come_as_rows_of_one_tile() {
 
 #[test]
 fn parts_of_split_rows_must_have_each_token_once() {
-    let mut grouped = Grouped::new(1, true, 0);
+    let mut grouped = Grouped::new(1, 0);
     grouped.begin(100);
     grouped.end(HEADS, 100).unwrap();
     const END: u32 = u32::MAX;
@@ -118,7 +104,8 @@ fn parts_of_split_rows_must_have_each_token_once() {
             let token_end = token_end.min(len);
             let fields = SumFields { flags, heads: rows, rows, block_tokens: 8, blocks: 20, token_begin, token_end };
             let sums = vec![0.01; fields.check().unwrap()];
-            grouped.chat.session.block_sums(0, 0, &BlockSums::new(fields, &sums, None)).unwrap();
+            let sums = OwnedSums { fields, sums, factors: vec![1.0; HEADS] };
+            grouped.chat.session.block_sums(0, 0, &sums).unwrap();
         }
         let ended = grouped.end(HEADS, 1);
         assert_eq!(ended, if is_whole { Ok(()) } else { Err(Status::InvalidArgument) }, "{parts:?}");
@@ -128,23 +115,20 @@ fn parts_of_split_rows_must_have_each_token_once() {
     }
 }
 
-/// Rows of a step make a prompt, not rows of a tile: 16 heads of 5 drafts are 80 rows.
+/// Rows of a step make a prompt, not those of its heads: 16 heads of 5 drafts are 80 rows.
 #[test]
 fn steps_of_many_heads_and_few_rows_are_no_prompts_and_prompts_may_come_in_groups() {
-    let kinds = [(1, true), (1, false), (4, true), (4, false), (HEADS, true), (HEADS, false)];
     for prefill_queries in [0, 3, -1] {
         let random = &mut Random::new(12);
-        let mut chats = kinds.map(|(group, named)| Grouped::new(group, named, prefill_queries));
+        let mut chats = [1, 4, HEADS].map(|group| Grouped::new(group, prefill_queries));
         let mut evicted = false;
         for step in 0..60 {
             let rows = [100, 5, 1, 7, 5, 70][if step == 0 { 0 } else { 1 + step % 5 }];
-            let is_prompt = chats[0].chat.hosts[0].len() == 0 || rows > 64;
             chats.iter_mut().for_each(|chat| chat.begin(rows));
             let len = chats[0].chat.hosts[0].len();
-            let some = |_| (0..len).map(|_| random.unit() as f32 + 1e-3).collect();
-            let attention: Vec<Vec<f32>> = (0..HEADS * rows).map(some).collect();
-            for (chat, (_, named)) in chats.iter_mut().zip(kinds) {
-                chat.named = named || is_prompt && prefill_queries >= 0;
+            let some = |_| (0..len).map(|_| random.unit() + 1e-3).collect();
+            let attention: Vec<Vec<f64>> = (0..HEADS * rows).map(some).collect();
+            for chat in &mut chats {
                 chat.send(&attention);
                 chat.end(HEADS, rows).unwrap();
             }
@@ -159,15 +143,5 @@ fn steps_of_many_heads_and_few_rows_are_no_prompts_and_prompts_may_come_in_group
             }
         }
         assert!(evicted);
-    }
-}
-
-#[test]
-fn tiles_of_several_heads_must_name_their_number_where_some_rows_of_a_prompt_count() {
-    for (named, result) in [(false, Err(Status::InvalidArgument)), (true, Ok(()))] {
-        let mut chat = Grouped::new(4, named, 3);
-        chat.begin(10);
-        chat.send(&vec![vec![1.0; 10]; HEADS * 10]);
-        assert_eq!(chat.end(HEADS, 10), result);
     }
 }

@@ -215,7 +215,7 @@ fn keydiff_keeps_the_tokens_of_its_formulas_in_a_real_chat_whatever_is_stored() 
                 assert!(expand(&chat.positions(0)).eq(expected.iter().copied()), "at {logical} tokens");
                 sample.tokens.retain(|(token, _)| expected.binary_search(token).is_ok());
             }
-            assert!(!chat.session.wants_scores(0, rows).unwrap());
+            assert_eq!(chat.session.scored_rows(0, rows).unwrap().rows, 0);
             let new = logical..logical + rows;
             new.clone().for_each(|token| chat.hosts[0].push(sample.rows(token)));
             chat.close(0, 4, rows as usize).unwrap();

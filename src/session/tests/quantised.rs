@@ -54,8 +54,12 @@ impl Chat {
         self.logical += rows as u32;
         if scored {
             let worth: Vec<f64> = self.host.logical.iter().map(|l| f64::from(l * 7 % 13)).collect();
-            let attention = Attention::new(&worth, 1, rows, rows, &mut self.random);
-            attention.heads[0].iter().for_each(|tile| self.session.scores(0, 0, &tile.tile()).unwrap());
+            let scored = self.session.scored_rows(0, rows as u32).unwrap();
+            if scored.rows > 0 {
+                let attention = Attention::new(&worth, 1, rows, scored.rows as usize, &mut self.random);
+                let parts = attention.block_sums(0, scored.block_tokens, &mut self.random);
+                parts.iter().for_each(|part| self.session.block_sums(0, 0, part).unwrap());
+            }
         }
         self.host.call(|cache, len| self.session.end(0, u32::from(scored), rows as u32, cache, len)).unwrap();
         self.check(false);

@@ -1,10 +1,8 @@
 //! A session over a real model's cache and attention, the bundled sample.
 
-use super::attention::rows_of;
+use super::attention::OwnedSums;
 use super::chat::Chat;
 use crate::common;
-use crate::dtype::Dtype;
-use crate::h2o::Tile;
 use crate::host::expand;
 use crate::host::packing::flash;
 use half::f16;
@@ -33,13 +31,10 @@ impl Recorded {
         }
     }
 
-    /// The softmax values of a query for some tokens, and their sum.
-    fn row(&self, head: usize, query: usize, tokens: &[u32]) -> (Vec<u8>, f32) {
+    /// The softmax values of a query for some tokens.
+    fn row(&self, head: usize, query: usize, tokens: &[u32]) -> Vec<f64> {
         let row = &self.attention[(head * (TOKENS - PROMPT) + query) * TOKENS * 2..][..TOKENS * 2];
-        let bytes: Vec<u8> = tokens.iter().flat_map(|t| [row[*t as usize * 2], row[*t as usize * 2 + 1]]).collect();
-        let values = bytes.as_chunks::<2>().0.iter().map(|b| f16::from_ne_bytes(*b).to_f32());
-        let sum = values.sum();
-        (bytes, sum)
+        tokens.iter().map(|t| f16::from_ne_bytes(row.as_chunks().0[*t as usize]).to_f64()).collect()
     }
 }
 
@@ -74,10 +69,8 @@ fn a_real_chat_shrinks_by_its_ratio_and_keeps_recorded_tokens() {
             let held: Vec<u32> = expand(&chat.positions(layer)).chain(new.iter().copied()).collect();
             let heads = if step > 0 { QUERY_HEADS } else { 0 };
             for head in 0..heads {
-                let (data, sum) = recorded.row(head, step - 1, &held);
-                let sum = [sum];
-                let tile = Tile { dtype: Dtype::F16, ..rows_of(&data, 1, held.len(), Some(&sum)) };
-                chat.session.scores(layer as u32, 0, &tile).unwrap();
+                let sums = OwnedSums::of_heads(1, 32, &[recorded.row(head, step - 1, &held)]);
+                chat.session.block_sums(layer as u32, 0, &sums).unwrap();
             }
             chat.close(layer, heads, new.len()).unwrap();
         }

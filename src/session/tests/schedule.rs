@@ -397,7 +397,7 @@ impl Run {
         let planned = self.plans(layer) > plans;
         let mine = &mut self.layers[layer];
         mine.step = None;
-        let masses = scored.map(|a| (&a.masses[..], a.heads.len()));
+        let masses = scored.map(|a| (&a.masses[..], a.heads()));
         let wanted = mine.model.end(rows, queries, masses, planned || !self.shortage);
         assert!(planned == wanted || self.shortage && !planned, "planned: {planned}");
         let what = match queries {

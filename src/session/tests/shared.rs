@@ -1,6 +1,6 @@
-//! A session as tests call it: with caches that exist, and with tiles that are not checked yet.
+//! A session as tests call it: with caches that exist, and block sums that are not checked yet.
 
-use crate::h2o::{CheckedTile, Tile};
+use super::attention::OwnedSums;
 use crate::layout::Cache;
 use crate::session;
 use crate::status::Result;
@@ -34,8 +34,8 @@ impl Session {
         self.0.begin(layer, None, kv_len)
     }
 
-    pub(super) fn scores(&self, layer: u32, lane: u32, tile: &Tile<'_>) -> Result<()> {
-        self.0.scores(layer, lane, &CheckedTile::new(tile)?)
+    pub(super) fn block_sums(&self, layer: u32, lane: u32, sums: &OwnedSums) -> Result<()> {
+        self.0.block_sums(layer, lane, &sums.checked()?)
     }
 }
 

@@ -45,9 +45,9 @@ struct Saved {
 #[derive(Default)]
 pub struct Step {
     pub appended: Vec<Token>,
-    /// Query heads and rows, all of whose tiles were given.
+    /// Query heads and rows, all of whose sums were given.
     pub scored: Option<(u32, u32)>,
-    /// A wrong tile was taken.
+    /// Wrong sums were taken.
     pub is_spoiled: bool,
 }
 

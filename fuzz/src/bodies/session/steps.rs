@@ -2,7 +2,6 @@
 
 use super::chat::{Chat, LANES, LAYERS, MOST_TOKENS, Step, c, right, size};
 use crate::bodies::given::Given;
-use mnnkv::ffi::cache::MNNKV_DTYPE_F32;
 use mnnkv::ffi::heads::{mnnkv_session_head, mnnkv_session_released, mnnkv_session_restore};
 use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_park};
 use mnnkv::ffi::policy::mnnkv_session_pin;
@@ -36,7 +35,7 @@ impl Chat {
                 let count = given.below(6);
                 self.append(layer, count, given);
             }
-            (7..=8, true) => self.tiles(layer, given),
+            (7..=8, true) => self.sums(layer, given),
             (9..=10, true) => self.read_heads(layer, given),
             (11, true) => self.abort(layer),
             (5..=12, is_open) => {
@@ -82,7 +81,7 @@ impl Chat {
         }
         self.append(layer, count, given);
         if flags & 1 == 0 {
-            self.tiles(layer, given);
+            self.sums(layer, given);
         }
         if flags & 4 != 0 {
             self.read_heads(layer, given);
@@ -132,36 +131,40 @@ impl Chat {
         }
     }
 
-    /// The tiles of all heads, one tile each.
-    fn tiles(&mut self, layer: usize, given: &mut Given<'_>) {
-        let (rows, mine) = (self.rows(layer), &self.layers[layer]);
+    /// The block sums of all heads.
+    fn sums(&mut self, layer: usize, given: &mut Given<'_>) {
+        let (queries, mine) = (self.rows(layer), &self.layers[layer]);
         let step = mine.step.as_ref().expect("only called of open layers");
-        let (tokens, mut wanted) = (mine.whole_len() as u32, 0);
-        right(c!(mnnkv_session_wants_scores(self.session, layer as u32, rows, &mut wanted)));
-        if wanted == 0 || tokens == 0 || step.scored.is_some() || step.is_spoiled {
+        let (token_end, mut rows, mut block_tokens) = (mine.whole_len() as u32, 0, 0);
+        right(c!(mnnkv_session_scored_rows(self.session, layer as u32, queries, &mut rows, &mut block_tokens)));
+        if rows == 0 || token_end == 0 || step.scored.is_some() || step.is_spoiled {
             return;
         }
         let heads = mine.spec.kv_heads * given.from(1, 2) as u32;
-        let base = f32::from(given.byte());
+        let base = f64::from(given.byte());
+        let blocks = token_end.div_ceil(block_tokens);
         for head in 0..heads {
-            let value = |at: u32| ((at * 7 + head * 3) % 13) as f32 * base + 0.25;
-            let data: Vec<f32> = (0..rows * tokens).map(value).collect();
-            let tile = mnnkv_score_tile {
-                struct_size: size::<mnnkv_score_tile>(),
-                dtype: MNNKV_DTYPE_F32,
-                pack: 0,
-                queries: rows,
-                tokens,
-                token_begin: 0,
+            let value = |at: u32| f64::from((at * 7 + head * 3) % 13) * base + 0.25;
+            let mut data: Vec<f64> = (0..rows * blocks).map(value).collect();
+            let sums = mnnkv_block_sums {
+                struct_size: size::<mnnkv_block_sums>(),
                 flags: MNNKV_TILE_FIRST | MNNKV_TILE_LAST,
                 heads: 1,
-                data: data.as_ptr().cast(),
-                update_scale: null(),
-                row_sum: null(),
+                rows,
+                block_tokens,
+                blocks,
+                sums: data.as_mut_ptr(),
+                factors: null_mut(),
+                token_begin: 0,
+                token_end,
+                state: MNNKV_SUMS_COMPLETE,
+                queries: 0,
+                used: 0,
+                reserved: 0,
             };
-            right(c!(mnnkv_session_scores(self.session, layer as u32, head % LANES, &tile)));
+            right(c!(mnnkv_session_block_sums(self.session, layer as u32, head % LANES, &sums)));
         }
-        self.layers[layer].step.as_mut().expect("as above").scored = Some((heads, rows));
+        self.layers[layer].step.as_mut().expect("as above").scored = Some((heads, queries));
     }
 
     /// Reads a head as attention does, in the lane's window or in the cache.

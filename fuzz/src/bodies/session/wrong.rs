@@ -13,7 +13,7 @@ use mnnkv::status::Status;
 use std::ptr::{null, null_mut};
 
 /// Numbers behind every pointer of a garbage struct.
-static NUMBERS: [f32; 1 << 12] = [0.5; 1 << 12];
+static NUMBERS: [f64; 1 << 12] = [0.5; 1 << 12];
 
 impl Chat {
     pub fn wrong(&mut self, layer: usize, given: &mut Given<'_>) {
@@ -22,7 +22,7 @@ impl Chat {
         let status = match given.byte() % 7 {
             0 => self.wrong_cache(layer, given),
             1 => self.wrong_pairs(layer, given),
-            2 => self.wrong_tile(layer, given),
+            2 => self.wrong_sums(layer, given),
             3 => self.wrong_park(layer, given),
             4 => self.wrong_heads(layer, given),
             5 => self.wrong_rotation(given),
@@ -95,28 +95,31 @@ impl Chat {
         status
     }
 
-    fn wrong_tile(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
+    fn wrong_sums(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
         let small = |given: &mut Given<'_>| given.below(40) as u32;
-        let numbers = NUMBERS.as_ptr();
-        let tile = mnnkv_score_tile {
+        let numbers = NUMBERS.as_ptr().cast_mut();
+        let sums = mnnkv_block_sums {
             struct_size: if given.byte() < 20 {
-                given.any() % size::<mnnkv_score_tile>()
+                given.any() % size::<mnnkv_block_sums>()
             } else {
-                size::<mnnkv_score_tile>()
+                size::<mnnkv_block_sums>()
             },
-            dtype: if given.byte() < 20 { given.any() } else { 3 },
-            pack: given.pick(&[0, 0, 4, 8, 16]),
-            // 16 rows of 64 tokens, and their padding, are behind the pointer.
-            queries: small(given),
-            tokens: small(given),
-            token_begin: given.any(),
-            flags: given.any(),
+            flags: if given.byte() < 20 { given.any() } else { given.any() % 4 },
             heads: small(given),
-            data: if given.byte() < 20 { null() } else { numbers.cast() },
-            update_scale: if given.flag() { null() } else { numbers },
-            row_sum: if given.flag() { null() } else { numbers },
+            // 40 blocks of 40 rows are behind the pointer.
+            rows: small(given),
+            block_tokens: given.any(),
+            blocks: small(given),
+            sums: if given.byte() < 20 { null_mut() } else { numbers },
+            factors: if given.flag() { null_mut() } else { numbers },
+            token_begin: small(given),
+            token_end: given.any(),
+            state: if given.byte() < 20 { given.any() } else { MNNKV_SUMS_COMPLETE },
+            queries: given.any(),
+            used: given.any(),
+            reserved: if given.byte() < 20 { given.any() } else { 0 },
         };
-        let status = c!(mnnkv_session_scores(self.session, layer as u32, given.below(3) as u32, &tile));
+        let status = c!(mnnkv_session_block_sums(self.session, layer as u32, given.below(3) as u32, &sums));
         match &mut self.layers[layer].step {
             Some(step) => step.is_spoiled |= status == OK,
             None => assert_ne!(status, OK),

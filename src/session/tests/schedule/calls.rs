@@ -1,38 +1,40 @@
 //! Scores from several lanes, and calls that a session must refuse.
 
 use super::{Cache, Host, Run};
-use crate::common::Random;
-use crate::h2o::{OwnedTile, Tile};
-use crate::session::tests::attention::{Attention, OwnedSums, rows_of};
+use crate::h2o::SumFields;
+use crate::session::tests::attention::{Attention, OwnedSums};
 use crate::session::tests::shared::Session;
 use crate::session::tests::trace;
 use crate::status::{Result, Status};
 use crate::sys::memory::shortage;
 
 impl Run {
-    /// Sends the tiles of a step: each head in order in one lane, lanes in any order or at once. Returns whether all were
+    /// Sends the block sums of a step: its parts in any order and from any lanes, or at once. Returns whether all were
     /// accepted. The first refusal of memory ends it.
     pub(super) fn send(&mut self, layer: usize, attention: &Attention) -> bool {
-        let lanes = self.settings.lanes as usize;
-        let mut queues: Vec<Vec<&OwnedTile>> = vec![Vec::new(); lanes];
-        let block_tokens = self.session.scored_rows(layer as u32, 1).unwrap().block_tokens;
-        for (number, head) in attention.heads.iter().enumerate() {
-            if attention.counted > 0 && self.random.once_in(4) {
-                let parts = attention.block_sums(number, block_tokens, &mut self.random);
-                self.send_sums(layer as u32, parts);
-                continue;
-            }
-            queues[self.random.below(lanes)].extend(head);
+        let (number, lanes) = (layer as u32, self.settings.lanes as usize);
+        let scored = self.session.scored_rows(number, attention.queries as u32).unwrap();
+        assert_eq!(scored.rows as usize, attention.counted);
+        if scored.rows == 0 {
+            return true;
         }
-        let layer = layer as u32;
+        let mut parts: Vec<OwnedSums> = (0..attention.heads())
+            .flat_map(|head| attention.block_sums(head, scored.block_tokens, &mut self.random))
+            .collect();
+        self.wrong_attention(number, parts[0].clone());
+        let mut queues: Vec<Vec<OwnedSums>> = vec![Vec::new(); lanes];
+        while !parts.is_empty() {
+            let part = parts.swap_remove(self.random.below(parts.len()));
+            queues[self.random.below(lanes)].push(part);
+        }
+        let session: &Session = &self.session;
+        let send = |(lane, queue): (usize, &Vec<OwnedSums>)| {
+            queue.iter().try_for_each(|part| session.block_sums(number, lane as u32, part))
+        };
         if !self.shortage && self.random.once_in(25) {
-            let session: &Session = &self.session;
             std::thread::scope(|scope| {
-                let send = |(lane, queue): (usize, &Vec<&OwnedTile>)| {
-                    queue.iter().for_each(|tile| session.scores(layer, lane as u32, &tile.tile()).unwrap());
-                };
                 let threads: Vec<_> = queues.iter().enumerate().map(|lane| scope.spawn(move || send(lane))).collect();
-                threads.into_iter().for_each(|thread| thread.join().unwrap());
+                threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
             });
             self.coverage.count("steps scored by several threads", 1);
             return true;
@@ -40,35 +42,25 @@ impl Run {
         if self.shortage && self.random.once_in(6) {
             shortage::set(self.random.pick(&[2, 16, 64]), self.random.next());
         }
-        let refuses = self.layers[layer as usize].model.evicts();
-        let result = in_turns(&self.session, layer, &queues, refuses, &mut self.random);
+        let result = queues.iter().enumerate().try_for_each(send);
         shortage::set(0, 0);
         match result {
             Ok(()) => true,
             Err(error) => {
                 assert_eq!(error.status(), Status::OutOfMemory, "{error}");
-                trace!("  no memory for tiles of layer {layer}");
+                trace!("  no memory for block sums of layer {layer}");
                 self.coverage.count("no memory to score", 1);
                 false
             }
         }
     }
 
-    /// Sends the parts of a head that the host has summed, in any order and from any lanes. One that is no attention
-    /// changes nothing.
-    fn send_sums(&mut self, layer: u32, mut parts: Vec<OwnedSums>) {
-        self.coverage.count("heads summed by the host", 1);
-        while !parts.is_empty() {
-            let mut part = parts.swap_remove(self.random.below(parts.len()));
-            let lane = self.random.below(self.settings.lanes as usize) as u32;
-            let good = part.sums[0];
-            for bad in [f64::NAN, f64::INFINITY, -1e6, 1e13] {
-                part.sums[0] = bad;
-                let error = self.session.block_sums(layer, lane, &part.checked().unwrap()).unwrap_err();
-                assert_eq!(error.status(), Status::InvalidArgument, "{error}");
-            }
-            part.sums[0] = good;
-            self.session.block_sums(layer, lane, &part.checked().unwrap()).unwrap();
+    /// Sums that are no attention change nothing.
+    fn wrong_attention(&self, layer: u32, mut part: OwnedSums) {
+        for bad in [f64::NAN, f64::INFINITY, -1e6, 1e13] {
+            part.sums[0] = bad;
+            let error = self.session.block_sums(layer, 0, &part).unwrap_err();
+            assert_eq!(error.status(), Status::InvalidArgument, "{error}");
         }
     }
 
@@ -85,14 +77,14 @@ impl Run {
         self.refused(layer, |session, _| session.reset(Some(none)));
         self.refused(layer, |session, _| session.abort(none, None, 0));
         self.refused(layer, |session, _| session.rewritten(none, 0, 0));
-        self.refused(layer, |session, _| session.wants_scores(none, 1).map(drop));
+        self.refused(layer, |session, _| session.scored_rows(none, 1).map(drop));
         self.refused(layer, |session, _| session.lengths(none).map(drop));
         self.refused(layer, |session, _| session.positions(none).map(drop));
         self.refused(layer, |session, _| session.metrics(Some(none)).map(drop));
         self.refused(layer, |session, run| session.begin(number, run.cache(layer), len + 1).map(drop));
         let lane = self.settings.lanes;
-        self.refused(layer, |session, _| session.scores(number, lane, &one_token(&[0; 4])));
-        self.refused(layer, |session, _| session.scores(none, 0, &one_token(&[0; 4])));
+        self.refused(layer, |session, _| session.block_sums(number, lane, &one_token()));
+        self.refused(layer, |session, _| session.block_sums(none, 0, &one_token()));
         if self.layers[layer].step.is_some() {
             self.refused(layer, |session, run| session.begin(number, run.cache(layer), len).map(drop));
             self.refused(layer, |session, run| session.keep(number, &[], run.cache(layer), len).map(drop));
@@ -112,7 +104,7 @@ impl Run {
                 });
             }
             if self.layers[layer].model.evicts() {
-                self.wrong_tiles(layer);
+                self.wrong_sums(layer);
             }
         } else {
             self.refused(layer, |session, run| session.end(number, 1, 1, run.cache(layer), len));
@@ -122,7 +114,7 @@ impl Run {
             if len > 0 {
                 self.refused(layer, |session, _| session.begin_without(number, len).map(drop));
             }
-            self.refused(layer, |session, _| session.scores(number, 0, &one_token(&[0; 4])));
+            self.refused(layer, |session, _| session.block_sums(number, 0, &one_token()));
             for pairs in &pairs {
                 self.refused(layer, |session, run| session.keep(number, pairs, run.cache(layer), len).map(drop));
             }
@@ -143,34 +135,35 @@ impl Run {
         }
     }
 
-    /// Invalid first tiles.
-    fn wrong_tiles(&mut self, layer: usize) {
+    /// Invalid block sums.
+    fn wrong_sums(&mut self, layer: usize) {
         let number = layer as u32;
-        let bytes = [0; 4];
-        let tile = one_token(&bytes);
+        let good = OwnedSums::of_heads(1, self.session.scored_rows(number, 1).unwrap().block_tokens, &[vec![1.0]]);
+        let fields = good.fields;
         for wrong in [
-            Tile { first: false, ..tile },
-            Tile { queries: 0, ..tile },
-            Tile { tokens: 0, ..tile },
-            Tile { tokens: 2, ..tile },
-            Tile { pack: 4, ..tile },
-            Tile { token_begin: usize::MAX, ..tile },
-            Tile { row_sum: Some(&[1.0, 1.0]), ..tile },
-            Tile { last: false, row_sum: Some(&[1.0]), ..tile },
-            Tile { update_scale: Some(&[]), ..tile },
+            SumFields { flags: 4, ..fields },
+            SumFields { heads: 0, ..fields },
+            SumFields { heads: 2, ..fields },
+            SumFields { rows: 0, ..fields },
+            SumFields { block_tokens: 0, ..fields },
+            SumFields { block_tokens: fields.block_tokens + 1, ..fields },
+            SumFields { blocks: 0, ..fields },
+            SumFields { token_begin: 1, ..fields },
+            SumFields { token_end: u32::MAX, ..fields },
         ] {
-            self.refused(layer, |session, _| session.scores(number, 0, &wrong));
+            let wrong = OwnedSums { fields: wrong, ..good.clone() };
+            self.refused(layer, |session, _| session.block_sums(number, 0, &wrong));
         }
     }
 
-    /// Ends with other heads, rows or tokens than were scored. Returns true if extra tiles were accepted, so that the
+    /// Ends with other heads, rows or tokens than were scored. Returns true if extra sums were accepted, so that the
     /// step can only end as failed.
     pub(super) fn wrong_ends(&mut self, layer: usize, scored: Option<&Attention>) -> bool {
         let (number, len) = (layer as u32, self.layers[layer].host.len());
         let room = self.layers[layer].host.layout.max_tokens() as u32;
         self.refused(layer, |session, run| session.end(number, 1, 0, run.cache(layer), room + 1));
-        let Some(scored) = scored.filter(|_| self.layers[layer].model.evicts()) else { return false };
-        let (heads, queries) = (scored.heads.len() as u32, scored.queries as u32);
+        let Some(scored) = scored.filter(|scored| scored.counted > 0) else { return false };
+        let (heads, queries) = (scored.heads() as u32, scored.queries as u32);
         self.refused(layer, |session, run| session.end(number, heads + 1, queries, run.cache(layer), len));
         if heads > 1 {
             self.refused(layer, |session, run| session.end(number, heads - 1, queries, run.cache(layer), len));
@@ -185,12 +178,16 @@ impl Run {
         if self.shortage || self.random.once_in(2) {
             return false;
         }
-        // One head too many without its last tile, then with it.
-        let values = vec![0; 4 * scored.queries];
-        let begun = Tile { queries: scored.queries, last: false, ..one_token(&values) };
-        self.session.scores(number, 0, &begun).unwrap();
+        // One head too many without its last part, then with it.
+        let block_tokens = self.session.scored_rows(number, queries).unwrap().block_tokens;
+        let rows = vec![vec![1.0]; scored.counted];
+        let mut part = OwnedSums::of_heads(1, block_tokens, &rows);
+        part.fields.flags = SumFields::FIRST;
+        self.session.block_sums(number, 0, &part).unwrap();
         self.refused(layer, |session, run| session.end(number, heads, queries, run.cache(layer), len));
-        self.session.scores(number, 0, &Tile { first: false, last: true, token_begin: 1, ..begun }).unwrap();
+        part.fields = SumFields { flags: SumFields::LAST, token_begin: 1, token_end: 2, blocks: 2, ..part.fields };
+        part.sums.resize(2 * scored.counted, 1.0);
+        self.session.block_sums(number, 0, &part).unwrap();
         self.refused(layer, |session, run| session.end(number, heads, queries, run.cache(layer), len));
         true
     }
@@ -215,30 +212,7 @@ impl Run {
     }
 }
 
-/// Sends each lane's tiles in order, lanes in random turns. `refuses`: the layer checks its tiles.
-fn in_turns(
-    session: &Session,
-    layer: u32,
-    queues: &[Vec<&OwnedTile>],
-    refuses: bool,
-    random: &mut Random,
-) -> Result<()> {
-    let mut next = vec![0; queues.len()];
-    loop {
-        let waiting: Vec<usize> = (0..queues.len()).filter(|lane| next[*lane] < queues[*lane].len()).collect();
-        let Some(lane) = (!waiting.is_empty()).then(|| random.pick(&waiting)) else { return Ok(()) };
-        let tile = queues[lane][next[lane]].tile();
-        if refuses && random.once_in(50) {
-            // A wrong first flag, then the right tile.
-            let error = session.scores(layer, lane as u32, &Tile { first: !tile.first, ..tile }).unwrap_err();
-            assert_eq!(error.status(), Status::InvalidArgument, "{error}");
-        }
-        session.scores(layer, lane as u32, &tile)?;
-        next[lane] += 1;
-    }
-}
-
-/// A head's only tile, of one token.
-fn one_token(data: &[u8]) -> Tile<'_> {
-    rows_of(data, 1, 1, None)
+/// A head of one token.
+fn one_token() -> OwnedSums {
+    OwnedSums::of_heads(1, 1, &[vec![1.0]])
 }
