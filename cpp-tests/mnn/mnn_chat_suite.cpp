@@ -33,9 +33,7 @@ protected:
 
     /// The path of a file that does not exist.
     std::string fresh_file() {
-        files_.push_back(testing::TempDir() + "mnnkv-chat-" +
-                         testing::UnitTest::GetInstance()->current_test_info()->name() + "-" +
-                         std::to_string(files_.size()));
+        files_.push_back(support::temp_path("chat-" + std::to_string(files_.size())));
         std::remove(files_.back().c_str());
         return files_.back();
     }

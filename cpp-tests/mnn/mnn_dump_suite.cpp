@@ -29,8 +29,7 @@ protected:
         return how;
     }
 
-    const std::string folder_ =
-        testing::TempDir() + "mnnkv-dump-" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    const std::string folder_ = support::temp_path("dump");
 };
 
 bytes contents(const fs::path& path) {

@@ -69,7 +69,7 @@ protected:
     }
 
     std::string file(const std::string& name, const std::string& contents) {
-        const std::string path = testing::TempDir() + "mnnkv-perplexity-" + name;
+        const std::string path = support::temp_path("perplexity-" + name);
         files_.push_back(path);
         std::ofstream(path, std::ios::binary) << contents;
         return path;

@@ -74,8 +74,7 @@ std::uint64_t find(const mnnkv_msmodelslim* model, const char* name) {
 class scratch {
 public:
     explicit scratch(const char* name)
-        : path_(testing::TempDir() + "mnnkv-msmodelslim-" + name + "-" +
-                std::to_string(reinterpret_cast<std::uintptr_t>(this))) {}
+        : path_(temp_path(std::string("msmodelslim-") + name)) {}
     ~scratch() {
         for (const char* file : {"quant_model_description.json", "quant_model_weights.safetensors"}) {
             std::remove((path_ + "/" + file).c_str());

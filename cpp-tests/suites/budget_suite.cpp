@@ -385,10 +385,9 @@ TEST(Budget, OneBelowTheFloorIsRefusedAndItsMessageHasOneThatWorks) {
 class BudgetFile : public testing::Test {
 protected:
     BudgetFile() {
-        std::string name = testing::TempDir() + "/mnnkv-budget-XXXXXX";
-        EXPECT_NE(mkdtemp(&name[0]), nullptr);
-        folder_ = name;
-        path_ = name + "/blocks";
+        folder_ = support::temp_path("budget");
+        EXPECT_EQ(mkdir(folder_.c_str(), 0700), 0);
+        path_ = folder_ + "/blocks";
     }
     ~BudgetFile() override {
         unlink(path_.c_str());
