@@ -33,6 +33,9 @@
 
 namespace mnnkv_host {
 
+/// The keys of commands, for texts.
+inline const char* command_keys() { return "kv_park, kv_save, kv_load and kv_trim_mb"; }
+
 /// A config object with just one of the keys kv_park, kv_save, kv_load and kv_trim_mb; kv_overwrite may stand beside kv_save.
 struct chat_command {
     enum { none, park, interrupt, save, load, trim } what = none;
@@ -82,7 +85,7 @@ struct chat_command {
             }
         }
         if (command.what != none && members.size() > 1 + (command.what == save ? extra : 0)) {
-            command.refusal = "kv_park, kv_save, kv_load and kv_trim_mb stand alone, but for kv_overwrite beside kv_save; " +
+            command.refusal = std::string(command_keys()) + " stand alone, but for kv_overwrite beside kv_save; " +
                               std::to_string(members.size()) + " keys are given";
         }
         return command;

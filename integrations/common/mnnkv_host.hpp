@@ -107,12 +107,6 @@ public:
         return text;
     }
 
-    /// As mnnkv_session_trim. Returns why not; "" when it is done.
-    std::string trim_to(std::uint64_t bytes) {
-        const mnnkv::status trimmed = session.trim(bytes);
-        return trimmed.message();
-    }
-
     /// Buffers of caches were freed or replaced since the last forward.
     void buffers_changed() { stale_heap_ = true; }
 

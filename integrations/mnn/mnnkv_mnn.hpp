@@ -425,7 +425,7 @@ private:
             mnnkv_host::model_session* made = host_->model.get();
             if (made->session) {
                 host_->metrics = [made] { return made->metrics(); };
-                host_->trim = [made](std::uint64_t bytes) { return made->trim_to(bytes); };
+                host_->trim = [made](std::uint64_t bytes) { return made->session.trim(bytes).message(); };
             }
         }
         steps_.reset(new mnnkv_host::layer_session(model()));

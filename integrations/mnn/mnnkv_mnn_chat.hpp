@@ -97,8 +97,8 @@ void check_late_keys(const std::string& content, const Context& context) {
     }
     if (count > 0) {
         const std::string keys = first + (count > 1 ? " and " + std::to_string(count - 1) + " more have" : " has");
-        MNN_PRINT("mnn-kv: %s no effect now: keys are read when the model is loaded, and kv_park, kv_save, kv_load and "
-                  "kv_trim_mb are the commands\n", keys.c_str());
+        MNN_PRINT("mnn-kv: %s no effect now: keys are read when the model is loaded, and %s are the commands\n",
+                  keys.c_str(), mnnkv_host::command_keys());
     }
 }
 
@@ -122,9 +122,10 @@ bool command(const std::string& content, MNN::KVMeta& meta, Context& context, st
         return why.empty();
     }
     if (why.empty() && (!meta.mnnkv || !meta.mnnkv->keeps_tokens())) {
-        why = "kv_park, kv_save, kv_load and kv_trim_mb need kv_chat_enable or a budget in the config that the model is loaded with";
+        why = std::string(mnnkv_host::command_keys()) +
+              " need kv_chat_enable or a budget in the config that the model is loaded with";
     } else if (why.empty() && !meta.mnnkv->run) {
-        why = "kv_park, kv_save, kv_load and kv_trim_mb need a model that has made a step on the CPU";
+        why = std::string(mnnkv_host::command_keys()) + " need a model that has made a step on the CPU";
     }
     if (!why.empty()) {
         MNN_ERROR("mnn-kv: %s\n", why.c_str());
