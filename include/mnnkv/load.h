@@ -43,7 +43,9 @@ const char *mnnkv_load(const char *path);
 #if defined(_WIN32)
 #include <windows.h>
 #define MNNKV_LOAD_NAME "mnnkv.dll"
+#define MNNKV_LOAD_SEPARATOR '\\'
 #else
+#define MNNKV_LOAD_SEPARATOR '/'
 #include <dlfcn.h>
 #if defined(__GLIBC__) && !defined(__USE_GNU)
 #error "define _GNU_SOURCE before the first include: mnnkv/load.h calls dladdr"
@@ -65,8 +67,6 @@ const char *mnnkv_load(const char *path);
 #endif
 
 static char mnnkv_load_why[1024] = "libmnnkv is not loaded";
-
-MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path);
 
 #if defined(_WIN32)
 static void *mnnkv_load_open(const char *path) {
@@ -131,10 +131,7 @@ static void *mnnkv_load_library(const char *path) {
         return mnnkv_load_open(path);
     }
     mnnkv_load_own_path(beside, sizeof beside - sizeof MNNKV_LOAD_NAME);
-    name = strrchr(beside, '/');
-#if defined(_WIN32)
-    name = strrchr(beside, '\\');
-#endif
+    name = strrchr(beside, MNNKV_LOAD_SEPARATOR);
     name = name ? name + 1 : beside;
     memcpy(name, MNNKV_LOAD_NAME, sizeof MNNKV_LOAD_NAME);
     file = name > beside ? fopen(beside, "rb") : NULL;
