@@ -22,6 +22,7 @@ pub mod dumps;
 pub mod error;
 pub mod evaluation;
 pub mod eviction;
+mod head_sums;
 pub mod llama;
 pub mod quality;
 pub mod reference;

@@ -1,8 +1,8 @@
 //! One session under replay, and its attention beside that of the whole cache.
 
 use super::Values;
+use crate::head_sums::HeadSums;
 use mnnkv::dtype::Dtype;
-use mnnkv::h2o::{BlockSums, SumFields};
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Pair, Spec};
 use mnnkv::session::{ScoredRows, Session};
 use mnnkv::status::Result;
@@ -172,28 +172,13 @@ impl Subject {
 
     /// Hands one head's block sums to the session: softmax over the kept tokens.
     fn score(&mut self, step: &Step<'_>, head: usize, scored: ScoredRows) -> Result<()> {
-        let ScoredRows { rows, block_tokens } = scored;
-        let blocks = self.len.div_ceil(block_tokens);
-        let mut sums = vec![0.0; (blocks * rows) as usize];
+        let mut sums = HeadSums::new(scored, self.len);
         // Rows that the dump does not have stay zero; the config scores none of them.
-        let mut factors = vec![0.0; rows as usize];
-        for (at, row) in (0..rows as usize).rev().zip(step.rows.iter().rev()) {
-            factors[at] = share_to_whole(self.gather(row, step.heads, head));
-            for (block, values) in self.row.chunks(block_tokens as usize).enumerate() {
-                sums[block * rows as usize + at] = values.iter().map(|value| f64::from(*value)).sum();
-            }
+        for (at, row) in (0..scored.rows as usize).rev().zip(step.rows.iter().rev()) {
+            let mass = self.gather(row, step.heads, head);
+            sums.set(at, &self.row, share_to_whole(mass));
         }
-        let fields = SumFields {
-            flags: SumFields::FIRST | SumFields::LAST,
-            heads: 1,
-            rows,
-            block_tokens,
-            blocks,
-            token_begin: 0,
-            token_end: self.len,
-        };
-        fields.check()?;
-        self.session.block_sums(0, 0, &BlockSums::new(fields, &sums, Some(&factors)))
+        sums.give(&self.session, 0)
     }
 
     /// Leaves in `row` the values of kept tokens, of a row of all tokens. Returns their sum.

@@ -2,12 +2,12 @@
 
 use super::attention::{Block, FLASH_BLOCK, Packed, Weighing, Work};
 use super::rounding::{Kept, Rounding};
+use crate::head_sums::HeadSums;
 use crate::llama::{Projected, Shape};
 use mnnkv::arch::PANEL;
 use mnnkv::attend::Step;
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Frequencies, Pairing};
-use mnnkv::h2o::{BlockSums, SumFields};
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
 use mnnkv::session::{Host, Queries, ScoredRows, Session};
 use mnnkv::status::Result;
@@ -218,7 +218,9 @@ impl Chat {
         let (len, cache) = (buffers.len as usize, Packed { key: &buffers.key, value: &buffers.value });
         let mut score = |tile: &[f32]| -> Result<()> {
             let start = Instant::now();
-            one_head(tile, rows, len, |sums| session.block_sums(layer as u32, 0, sums))?;
+            let mut sums = HeadSums::new(rows, len as u32);
+            tile.chunks_exact(len).enumerate().for_each(|(row, weights)| sums.set(row, weights, 1.0));
+            sums.give(session, layer as u32)?;
             measured.library += start.elapsed();
             Ok(())
         };
@@ -285,26 +287,4 @@ fn by_head(rows: &[f32], heads: usize, dims: usize, to: &mut Vec<f32>) {
     for head in 0..heads {
         to.extend(rows.chunks_exact(heads * dims).flat_map(|row| &row[head * dims..][..dims]));
     }
-}
-
-/// Sums the weights of one head, `[row][token]`, of the rows that are scored.
-fn one_head(
-    weights: &[f32],
-    scored: ScoredRows,
-    tokens: usize,
-    add: impl FnOnce(&BlockSums<'_>) -> Result<()>,
-) -> Result<()> {
-    let ScoredRows { rows, block_tokens } = scored;
-    let token_end = tokens as u32;
-    let blocks = token_end.div_ceil(block_tokens);
-    let mut sums = vec![0.0; (blocks * rows) as usize];
-    for (row, weights) in weights.chunks_exact(tokens).enumerate() {
-        for (block, weights) in weights.chunks(block_tokens as usize).enumerate() {
-            sums[block * rows as usize + row] = weights.iter().map(|weight| f64::from(*weight)).sum();
-        }
-    }
-    let flags = SumFields::FIRST | SumFields::LAST;
-    let fields = SumFields { flags, heads: 1, rows, block_tokens, blocks, token_begin: 0, token_end };
-    fields.check()?;
-    add(&BlockSums::new(fields, &sums, None))
 }
