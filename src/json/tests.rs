@@ -1,6 +1,10 @@
+#[path = "../../tests/common/any_json.rs"]
+mod any_json;
+
 use super::reader::MAX_DEPTH;
 use super::*;
 use crate::status::Status;
+use any_json::values;
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -172,25 +176,6 @@ fn lists_can_be_checked_and_left_out() {
     let json = Json::without_lists(br#"{"a": [1, {"b": [2]}], "c": {"d": [3]}}"#).unwrap();
     assert_eq!(json.get("a"), Some(&Json::List(Vec::new())));
     assert!(Json::without_lists(br#"{"a": [1, {"b": [2 3]}]}"#).is_err());
-}
-
-/// Any value, with text that needs escapes.
-fn values() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<u64>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        any::<f64>().prop_map(Value::from),
-        "[a-z\"\\\\/\\n\\t\u{1}é€😀 ]{0,8}".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(5, 40, 6, |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-            prop::collection::btree_map("[a-c\"\\n😀]{0,3}", inner, 0..6)
-                .prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    })
 }
 
 /// Bytes that mean something.
