@@ -24,7 +24,7 @@ class MNNKV_NODISCARD status {
 public:
     status(mnnkv_status code = MNNKV_OK) noexcept : code_(code), last_error_(nullptr) {}
 
-    /// Of a library that has its texts in another function than mnnkv_last_error.
+    /// A code of a library whose texts come from `last_error`, not from mnnkv_last_error.
     status(mnnkv_status code, const char* (*last_error)()) noexcept : code_(code), last_error_(last_error) {}
 
     explicit operator bool() const noexcept { return code_ == MNNKV_OK; }

@@ -65,7 +65,7 @@ typedef struct mnnkv_block_sums {
     double *sums;
     /// [rows]; NULL = all 1, for hosts that sum otherwise.
     double *factors;
-    /// The first token and the one behind the last. Written by mnnkv_sum_tile, as are all further fields.
+    /// The first token and the one after the last. Written by mnnkv_sum_tile, as are all further fields.
     uint32_t token_begin;
     uint32_t token_end;
     uint32_t state;

@@ -98,7 +98,7 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_c
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
-/// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens behind kv_len
+/// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
 mnnkv_status mnnkv_session_end(mnnkv_session *session,
@@ -108,7 +108,7 @@ mnnkv_status mnnkv_session_end(mnnkv_session *session,
                                mnnkv_cache *cache);
 
 /// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and block
-/// sums. The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums behind kv_len.
+/// sums. The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums after kv_len.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
 mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);

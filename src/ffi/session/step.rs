@@ -32,7 +32,7 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
-/// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens behind kv_len
+/// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn mnnkv_session_end(
 }
 
 /// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and block
-/// sums. The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums behind kv_len.
+/// sums. The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums after kv_len.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

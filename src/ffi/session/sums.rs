@@ -93,7 +93,7 @@ pub struct mnnkv_block_sums {
     pub sums: *mut f64,
     /// [rows]; NULL = all 1, for hosts that sum otherwise.
     pub factors: *mut f64,
-    /// The first token and the one behind the last. Written by mnnkv_sum_tile, as are all further fields.
+    /// The first token and the one after the last. Written by mnnkv_sum_tile, as are all further fields.
     pub token_begin: u32,
     pub token_end: u32,
     pub state: u32,
