@@ -6,6 +6,7 @@
 //   mnnkv/heads.h     stored tokens read head by head, on the attention threads, in place of a restore in begin
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/memory.h    a budget in bytes for all of a session's caches: the main way to use mnn-kv
+//   mnnkv/metrics.h   what a session has measured
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
 //   mnnkv/policy.h    which tokens an eviction removes: pinned tokens, and what they are ranked by
 //   mnnkv/executor.h  threads of the host that encode and decode for a session
@@ -74,6 +75,7 @@
 #include "mnnkv/session.h"
 #include "mnnkv/attend.h"
 #include "mnnkv/memory.h"
+#include "mnnkv/metrics.h"
 #include "mnnkv/scores.h"
 #include "mnnkv/heads.h"
 #include "mnnkv/park.h"

@@ -31,7 +31,7 @@ const HEADERS: &[Header] = &[
         about: "all of a model's KV caches, compressed as a JSON config says",
         includes: &["\"base.h\""],
         folder: "src/ffi/session",
-        sections: &["handle", "step", "history", "metrics"],
+        sections: &["handle", "step", "history"],
     },
     Header {
         path: "mnnkv/attend.h",
@@ -46,6 +46,13 @@ const HEADERS: &[Header] = &[
         includes: &["\"attend.h\""],
         folder: "src/ffi",
         sections: &["memory"],
+    },
+    Header {
+        path: "mnnkv/metrics.h",
+        about: "what a session has measured",
+        includes: &["\"session.h\""],
+        folder: "src/ffi/session",
+        sections: &["metrics"],
     },
     Header {
         path: "mnnkv/scores.h",
@@ -197,9 +204,12 @@ fn the_main_header_includes_every_room_but_model_and_has_the_example_that_is_com
 }
 
 #[test]
-fn a_host_reads_fewer_than_450_lines() {
-    let lines = HEADERS[..2].iter().map(|header| generate(header).lines().count()).sum::<usize>();
-    assert!(lines < 450, "base.h and session.h have {lines} lines");
+fn a_host_that_attends_reads_at_most_480_lines() {
+    let read = ["mnnkv/base.h", "mnnkv/session.h", "mnnkv/attend.h"];
+    let lines = read
+        .map(|path| HEADERS.iter().find(|header| header.path == path).unwrap())
+        .map(|header| generate(header).lines().count());
+    assert!(lines.iter().sum::<usize>() <= 480, "base.h, session.h and attend.h have {lines:?} lines");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 #include "mnnkv/session.h"
 #include "mnnkv/attend.h"
 #include "mnnkv/memory.h"
+#include "mnnkv/metrics.h"
 #include "mnnkv/scores.h"
 #include "mnnkv/heads.h"
 #include "mnnkv/park.h"

@@ -6,6 +6,7 @@
 #include "mnnkv/session.hpp"
 #include "mnnkv/attend.hpp"
 #include "mnnkv/memory.hpp"
+#include "mnnkv/metrics.hpp"
 #include "mnnkv/scores.hpp"
 #include "mnnkv/heads.hpp"
 #include "mnnkv/park.hpp"

@@ -108,8 +108,6 @@ void file() {
     std::string text;
     check("section", snapshot.section("tokens", text));
     expect("what was put", text == "1 2 3");
-    check("name", snapshot.section_name(0, text));
-    expect("its name", text == "tokens");
     mnnkv_snapshot_info info = mnnkv_snapshot_info();
     check("info", snapshot.info(info));
     expect("one section", info.sections == 1 && info.layers == 0);

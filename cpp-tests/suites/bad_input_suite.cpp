@@ -77,8 +77,8 @@ TEST(LastError, IsEmptyOnAThreadWithoutFailures) {
 }
 
 TEST(LastError, BelongsToItsThread) {
-    std::uint32_t bits = 0;
-    ASSERT_EQ(mnnkv_predictors_parse(nullptr, 5, &bits), MNNKV_INVALID_ARGUMENT);
+    std::size_t length = 0;
+    ASSERT_EQ(mnnkv_encode_gear(nullptr, 5, 0, nullptr, nullptr, 0, &length), MNNKV_INVALID_ARGUMENT);
     const std::string mine = mnnkv_last_error();
     std::string theirs;
     std::thread([&theirs] {
@@ -90,12 +90,11 @@ TEST(LastError, BelongsToItsThread) {
 }
 
 TEST(LastError, IsLeftAsItIsBySuccess) {
-    std::uint32_t bits = 0;
-    ASSERT_EQ(mnnkv_predictors_parse(nullptr, 5, &bits), MNNKV_INVALID_ARGUMENT);
+    std::size_t length = 0;
+    ASSERT_EQ(mnnkv_encode_gear(nullptr, 5, 0, nullptr, nullptr, 0, &length), MNNKV_INVALID_ARGUMENT);
     const std::string before = mnnkv_last_error();
     const bytes words = {1, 2, 3, 4};
     decoded(fp16, encoded(fp16, words), 4);
-    ASSERT_EQ(mnnkv_predictors_parse("raw", 3, &bits), MNNKV_OK);
     mnnkv_thread_trim();
     EXPECT_EQ(mnnkv_last_error(), before);
 }
@@ -304,24 +303,6 @@ TEST(Bound, IsZeroWhereNothingCanBeEncoded) {
     for (const word_codec& codec : all_codecs) {
         EXPECT_GT(mnnkv_gear_bound(256, codec.dtype), 256u) << codec.name;
     }
-}
-
-TEST(BadPredictorList, IsRefused) {
-    slot<std::uint32_t> bits;
-    slot<std::uint32_t> two[2];
-    expect_refused(
-        {
-            {bad, "list", [&] { return mnnkv_predictors_parse(nullptr, 1, bits.get()); }},
-            {bad, "list", [&] { return mnnkv_predictors_parse("raw", SIZE_MAX, bits.get()); }},
-            {bad, "predictors", [&] { return mnnkv_predictors_parse("raw", 3, nullptr); }},
-            {bad, "predictors", [&] { return mnnkv_predictors_parse("raw", 3, misaligned(two[0].get())); }},
-            {bad, "UTF-8", [&] { return mnnkv_predictors_parse("raw,\xFF\xFE", 6, bits.get()); }},
-            {bad, "UTF-8", [&] { return mnnkv_predictors_parse("raw\xC3", 4, bits.get()); }},
-        },
-        bits, two[0], two[1]);
-    // UTF-8 text is only an unknown name.
-    EXPECT_TRUE(ok(mnnkv_predictors_parse("\xC3\xA9,xor_seq", 10, bits.get())));
-    EXPECT_EQ(bits.value(), static_cast<std::uint32_t>(MNNKV_PREDICT_XOR_SEQ));
 }
 
 }  // namespace

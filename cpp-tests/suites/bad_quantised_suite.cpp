@@ -83,11 +83,6 @@ protected:
             {expected, word, [&] { return mnnkv_layout_check(&layout, first_.get(), second_.get()); }},
             {expected, word, [&] { return mnnkv_key_index(&layout, 0, 0, first_.get()); }},
             {expected, word, [&] { return mnnkv_value_index(&layout, 0, 0, first_.get()); }},
-            {expected, word,
-             [&] {
-                 std::uint32_t begin = 0, tail = 0;
-                 return mnnkv_kv_tail(&layout, 9, &begin, &tail, first_.get());
-             }},
         });
     }
 

@@ -1,4 +1,4 @@
-// The codecs of all types by one name, and the golden frames.
+// The codec of each type, and the golden frames.
 
 #ifndef MNNKV_TESTS_CODEC_HPP
 #define MNNKV_TESTS_CODEC_HPP
@@ -7,7 +7,7 @@
 
 namespace support {
 
-/// One element type and its functions.
+/// The codec of one element type.
 struct word_codec {
     const char* name;
     /// Its name in error texts.
@@ -16,18 +16,21 @@ struct word_codec {
     /// The format of options->format 0.
     std::uint32_t default_format;
     std::size_t width;
-    decltype(&mnnkv_encode_fp16_gear) encode;
-    decltype(&mnnkv_decode_fp16_gear) decode;
+
+    mnnkv_status encode(const void* src, std::size_t src_len, const mnnkv_gear_options* options, void* dst,
+                        std::size_t dst_cap, std::size_t* dst_len) const {
+        return mnnkv_encode_gear(src, src_len, dtype, options, dst, dst_cap, dst_len);
+    }
+    mnnkv_status decode(const void* src, std::size_t src_len, void* dst, std::size_t dst_cap,
+                        std::size_t* dst_len) const {
+        return mnnkv_decode_gear(src, src_len, dtype, nullptr, dst, dst_cap, dst_len);
+    }
 };
 
-constexpr word_codec fp16 = {"fp16", "F16", MNNKV_DTYPE_F16, MNNKV_GEAR_FORMAT_V1,
-                             2,      mnnkv_encode_fp16_gear, mnnkv_decode_fp16_gear};
-constexpr word_codec bf16 = {"bf16", "BF16", MNNKV_DTYPE_BF16, MNNKV_GEAR_FORMAT_V2,
-                             2,      mnnkv_encode_bf16_gear, mnnkv_decode_bf16_gear};
-constexpr word_codec fp32 = {"fp32", "F32", MNNKV_DTYPE_F32, MNNKV_GEAR_FORMAT_V1,
-                             4,      mnnkv_encode_fp32_gear, mnnkv_decode_fp32_gear};
-constexpr word_codec int8 = {"int8", "INT8", MNNKV_DTYPE_INT8, MNNKV_GEAR_FORMAT_V2,
-                             1,      mnnkv_encode_int8_gear, mnnkv_decode_int8_gear};
+constexpr word_codec fp16 = {"fp16", "F16", MNNKV_DTYPE_F16, MNNKV_GEAR_FORMAT_V1, 2};
+constexpr word_codec bf16 = {"bf16", "BF16", MNNKV_DTYPE_BF16, MNNKV_GEAR_FORMAT_V2, 2};
+constexpr word_codec fp32 = {"fp32", "F32", MNNKV_DTYPE_F32, MNNKV_GEAR_FORMAT_V1, 4};
+constexpr word_codec int8 = {"int8", "INT8", MNNKV_DTYPE_INT8, MNNKV_GEAR_FORMAT_V2, 1};
 /// The types of format v1, which is their default.
 constexpr word_codec v1_codecs[] = {fp16, fp32};
 constexpr word_codec all_codecs[] = {fp16, bf16, fp32, int8};

@@ -341,8 +341,7 @@ TEST(BadRope, BytesAreNotRotated) {
     const mnnkv_gear_options options = turned_by(MNNKV_ROPE_HALF, 16, 40);
     expect_refused({{bad, "INT8",
                      [&] {
-                         return mnnkv_encode_int8_gear(words.data(), words.size(), &options, dst.data(), dst.size(),
-                                                       length.get());
+                         return int8.encode(words.data(), words.size(), &options, dst.data(), dst.size(), length.get());
                      }}},
                    dst, length);
 }

@@ -81,53 +81,33 @@ typedef struct mnnkv_gear_options {
 /// over src_len; 0 if src_len is 0, no whole number of words, or larger than memory.
 size_t mnnkv_gear_bound(size_t src_len, uint32_t dtype);
 
-/// Encodes src_len bytes of little-endian words of the type in the name, bit for bit.
+/// Encodes src_len bytes of little-endian words of dtype (F16, BF16, F32 or INT8), bit for bit.
 /// src: at least one word. V1 takes any order; V2 compresses [head][token][dim] best.
 /// dst: dst_cap bytes; mnnkv_gear_bound always suffices.
 /// dst_len: bytes written.
-/// INVALID_ARGUMENT: if src_len is 0 or no whole number of words (with a rotation hint: of rows), or exceeds
-/// 4,261,672,974 words in V1; if an option is out of range or does not fit src_len; if a rotation hint comes with int8
-/// UNSUPPORTED: if format is V1 with bf16 or int8
+/// INVALID_ARGUMENT: if dtype is another; if src_len is 0 or no whole number of words (with a rotation hint: of rows), or
+/// exceeds 4,261,672,974 words in V1; if an option is out of range or does not fit src_len; if a rotation hint comes with
+/// INT8
+/// UNSUPPORTED: if format is V1 with BF16 or INT8
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 ///
 /// dst is written only on success. Working memory: at most 6 * src_len + 2 MiB. The thread keeps it, beside that of
 /// decoding.
+mnnkv_status mnnkv_encode_gear(const void *src,
+                               size_t src_len,
+                               uint32_t dtype,
+                               const mnnkv_gear_options *options,
+                               void *dst,
+                               size_t dst_cap,
+                               size_t *dst_len);
+
+/// mnnkv_encode_gear of F16.
 mnnkv_status mnnkv_encode_fp16_gear(const void *src,
                                     size_t src_len,
                                     const mnnkv_gear_options *options,
                                     void *dst,
                                     size_t dst_cap,
                                     size_t *dst_len);
-
-/// As mnnkv_encode_fp16_gear, for bf16 words. V2 and LANES only.
-mnnkv_status mnnkv_encode_bf16_gear(const void *src,
-                                    size_t src_len,
-                                    const mnnkv_gear_options *options,
-                                    void *dst,
-                                    size_t dst_cap,
-                                    size_t *dst_len);
-
-/// As mnnkv_encode_fp16_gear, for 4-byte words.
-mnnkv_status mnnkv_encode_fp32_gear(const void *src,
-                                    size_t src_len,
-                                    const mnnkv_gear_options *options,
-                                    void *dst,
-                                    size_t dst_cap,
-                                    size_t *dst_len);
-
-/// As mnnkv_encode_fp16_gear, for 1-byte words. V2 and LANES only.
-mnnkv_status mnnkv_encode_int8_gear(const void *src,
-                                    size_t src_len,
-                                    const mnnkv_gear_options *options,
-                                    void *dst,
-                                    size_t dst_cap,
-                                    size_t *dst_len);
-
-/// Parses a list of V1's predictors, such as "raw,delta_seq,xor_seq", into mnnkv_gear_options::predictors. Blanks and
-/// unknown names are ignored; without a known name the result is MNNKV_PREDICT_RAW.
-/// list: len bytes without a terminating zero.
-/// INVALID_ARGUMENT: if list is not UTF-8
-mnnkv_status mnnkv_predictors_parse(const char *list, size_t len, uint32_t *predictors);
 
 /// Frees the working memory that the calling thread keeps for encoding and decoding.
 void mnnkv_thread_trim(void);
@@ -143,37 +123,21 @@ typedef struct mnnkv_decode_options {
     uint64_t max_working_bytes;
 } mnnkv_decode_options;
 
-/// Decodes a blob of any format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16 words
-/// that were encoded as fp16. The blob is not trusted.
+/// Decodes a blob of any format that encoding words of the same dtype (F16, BF16, F32 or INT8) made. BF16 also decodes V1
+/// blobs of bf16 words that were encoded as F16. The blob is not trusted.
 /// dst: dst_cap bytes.
 /// dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and the size that the blob
 /// claims: limit it before allocating for a blob from elsewhere.
 /// CORRUPT: if the blob is malformed. V2 and LANES detect by checksum what changes a word; V1 has none, and flipped bits
 /// may decode to other words
-/// INVALID_ARGUMENT: if a V2 or LANES blob holds another type
+/// INVALID_ARGUMENT: if dtype is another, or a V2 or LANES blob holds another type
 /// UNSUPPORTED: if a blob is of a later version
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
-/// OUT_OF_MEMORY: if memory is refused, or the blob needs more than the working memory below, which no encoder of this
-/// library writes
+/// OUT_OF_MEMORY: if memory is refused, or the blob needs more than max_working_bytes, whose default suffices for every
+/// encoder of this library
 ///
-/// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. Working memory: at most 3 * (src_len
-/// + decoded length) + 256 KiB. The thread keeps it, beside that of encoding.
-mnnkv_status mnnkv_decode_fp16_gear(const void *src,
-                                    size_t src_len,
-                                    void *dst,
-                                    size_t dst_cap,
-                                    size_t *dst_len);
-
-/// As mnnkv_decode_fp16_gear, for bf16 words.
-mnnkv_status mnnkv_decode_bf16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-
-/// As mnnkv_decode_fp16_gear, for 4-byte words.
-mnnkv_status mnnkv_decode_fp32_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-
-/// As mnnkv_decode_fp16_gear, for 1-byte words.
-mnnkv_status mnnkv_decode_int8_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-
-/// As the functions above, for words of dtype (F16, BF16, F32 or INT8) and with options.
+/// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. The thread keeps the working memory,
+/// beside that of encoding.
 mnnkv_status mnnkv_decode_gear(const void *src,
                                size_t src_len,
                                uint32_t dtype,
@@ -181,6 +145,9 @@ mnnkv_status mnnkv_decode_gear(const void *src,
                                void *dst,
                                size_t dst_cap,
                                size_t *dst_len);
+
+/// mnnkv_decode_gear of F16, with all defaults.
+mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -102,15 +102,6 @@ mnnkv_status mnnkv_kv_release(const mnnkv_layout *layout,
                               uint32_t count,
                               uint64_t *bytes);
 
-/// Returns the unused range behind kv_len tokens, for mnnkv_kv_release: begin = kv_len, count = max_tokens - kv_len,
-/// and its bytes in both buffers without padding.
-/// INVALID_ARGUMENT: if kv_len exceeds max_tokens
-mnnkv_status mnnkv_kv_tail(const mnnkv_layout *layout,
-                           uint32_t kv_len,
-                           uint32_t *begin,
-                           uint32_t *count,
-                           uint64_t *bytes);
-
 #ifdef __cplusplus
 }  // extern "C"
 #endif

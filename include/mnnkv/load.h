@@ -161,14 +161,14 @@ static struct mnnkv_functions {
     mnnkv_status (*session_rewritten)(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
     mnnkv_status (*session_lengths)(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
     mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap, size_t *n_pairs);
-    mnnkv_status (*session_metrics)(const mnnkv_session *session, mnnkv_metrics *metrics);
-    mnnkv_status (*session_layer_metrics)(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
-    mnnkv_status (*session_metrics_json)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
     mnnkv_status (*session_attends)(const mnnkv_session *session, uint32_t layer, int32_t *attends);
     mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend);
     mnnkv_status (*session_attend_stats)(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats);
     mnnkv_status (*session_memory)(const mnnkv_session *session, mnnkv_memory_stats *stats);
     mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
+    mnnkv_status (*session_metrics)(const mnnkv_session *session, mnnkv_metrics *metrics);
+    mnnkv_status (*session_layer_metrics)(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
+    mnnkv_status (*session_metrics_json)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
     mnnkv_status (*session_block_sums)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums);
     mnnkv_status (*session_scored_rows)(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *rows, uint32_t *block_tokens);
     mnnkv_status (*session_head)(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head, const mnnkv_cache *cache, const void **key, const void **value);
@@ -186,7 +186,6 @@ static struct mnnkv_functions {
     mnnkv_status (*snapshot_discard)(mnnkv_snapshot *snapshot);
     mnnkv_status (*snapshot_get_info)(const mnnkv_snapshot *snapshot, mnnkv_snapshot_info *info);
     mnnkv_status (*snapshot_get_layer_info)(const mnnkv_snapshot *snapshot, uint32_t index, mnnkv_snapshot_layer_info *info);
-    mnnkv_status (*snapshot_section_name)(const mnnkv_snapshot *snapshot, uint32_t index, char *text, size_t cap, size_t *len);
     mnnkv_status (*snapshot_fingerprint)(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len);
     mnnkv_status (*snapshot_put)(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len);
     mnnkv_status (*snapshot_remove)(mnnkv_snapshot *snapshot, const char *name);
@@ -203,7 +202,6 @@ static struct mnnkv_functions {
     mnnkv_status (*kv_compact)(const mnnkv_layout *layout, void *key, void *value, uint32_t base, const int32_t *reserve_pairs, size_t n_pairs, uint32_t kv_len, uint32_t *new_len);
     mnnkv_status (*kv_zero)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count);
     mnnkv_status (*kv_release)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint64_t *bytes);
-    mnnkv_status (*kv_tail)(const mnnkv_layout *layout, uint32_t kv_len, uint32_t *begin, uint32_t *count, uint64_t *bytes);
     mnnkv_status (*kv_appended)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count);
     mnnkv_status (*kv_changed)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint32_t kv_len);
     mnnkv_status (*kv_dequantize)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, uint32_t dtype, void *key_out, void *value_out, size_t cap_each);
@@ -211,17 +209,11 @@ static struct mnnkv_functions {
     mnnkv_status (*h2o_update_scores)(float *scores, size_t n_blocks, const float *block_acc, float alpha, float norm);
     mnnkv_status (*h2o_plan_reserve)(const float *scores, size_t n_blocks, uint32_t kv_len, const mnnkv_h2o_config *config, int32_t *pairs, size_t pairs_cap, size_t *n_pairs, mnnkv_h2o_plan *plan);
     size_t (*gear_bound)(size_t src_len, uint32_t dtype);
+    mnnkv_status (*encode_gear)(const void *src, size_t src_len, uint32_t dtype, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
     mnnkv_status (*encode_fp16_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*encode_bf16_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*encode_fp32_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*encode_int8_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*predictors_parse)(const char *list, size_t len, uint32_t *predictors);
     void (*thread_trim)(void);
-    mnnkv_status (*decode_fp16_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*decode_bf16_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*decode_fp32_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*decode_int8_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
     mnnkv_status (*decode_gear)(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*decode_fp16_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
     size_t (*state_bound)(size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors);
     mnnkv_status (*state_encode)(const void *src, size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors, const mnnkv_state_options *options, void *dst, size_t dst_cap, size_t *dst_len);
     mnnkv_status (*state_decoded_size)(const void *src, size_t src_len, size_t *size);
@@ -247,14 +239,14 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_rewritten",
     "mnnkv_session_lengths",
     "mnnkv_session_positions",
-    "mnnkv_session_metrics",
-    "mnnkv_session_layer_metrics",
-    "mnnkv_session_metrics_json",
     "mnnkv_session_attends",
     "mnnkv_session_attend",
     "mnnkv_session_attend_stats",
     "mnnkv_session_memory",
     "mnnkv_session_trim",
+    "mnnkv_session_metrics",
+    "mnnkv_session_layer_metrics",
+    "mnnkv_session_metrics_json",
     "mnnkv_session_block_sums",
     "mnnkv_session_scored_rows",
     "mnnkv_session_head",
@@ -272,7 +264,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_snapshot_discard",
     "mnnkv_snapshot_get_info",
     "mnnkv_snapshot_get_layer_info",
-    "mnnkv_snapshot_section_name",
     "mnnkv_snapshot_fingerprint",
     "mnnkv_snapshot_put",
     "mnnkv_snapshot_remove",
@@ -289,7 +280,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_kv_compact",
     "mnnkv_kv_zero",
     "mnnkv_kv_release",
-    "mnnkv_kv_tail",
     "mnnkv_kv_appended",
     "mnnkv_kv_changed",
     "mnnkv_kv_dequantize",
@@ -297,17 +287,11 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_h2o_update_scores",
     "mnnkv_h2o_plan_reserve",
     "mnnkv_gear_bound",
+    "mnnkv_encode_gear",
     "mnnkv_encode_fp16_gear",
-    "mnnkv_encode_bf16_gear",
-    "mnnkv_encode_fp32_gear",
-    "mnnkv_encode_int8_gear",
-    "mnnkv_predictors_parse",
     "mnnkv_thread_trim",
-    "mnnkv_decode_fp16_gear",
-    "mnnkv_decode_bf16_gear",
-    "mnnkv_decode_fp32_gear",
-    "mnnkv_decode_int8_gear",
     "mnnkv_decode_gear",
+    "mnnkv_decode_fp16_gear",
     "mnnkv_state_bound",
     "mnnkv_state_encode",
     "mnnkv_state_decoded_size",
@@ -388,18 +372,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_positions(const mnnkv_session *sess
     return mnnkv_loaded.session_positions ? mnnkv_loaded.session_positions(session, layer, pairs, pairs_cap, n_pairs) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, mnnkv_metrics *metrics) {
-    return mnnkv_loaded.session_metrics ? mnnkv_loaded.session_metrics(session, metrics) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_layer_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics) {
-    return mnnkv_loaded.session_layer_metrics ? mnnkv_loaded.session_layer_metrics(session, layer, metrics) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
-    return mnnkv_loaded.session_metrics_json ? mnnkv_loaded.session_metrics_json(session, text, cap, len) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attends(const mnnkv_session *session, uint32_t layer, int32_t *attends) {
     return mnnkv_loaded.session_attends ? mnnkv_loaded.session_attends(session, layer, attends) : MNNKV_UNSUPPORTED;
 }
@@ -418,6 +390,18 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_memory(const mnnkv_session *session
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_trim(mnnkv_session *session, uint64_t bytes, uint64_t *in_use) {
     return mnnkv_loaded.session_trim ? mnnkv_loaded.session_trim(session, bytes, in_use) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, mnnkv_metrics *metrics) {
+    return mnnkv_loaded.session_metrics ? mnnkv_loaded.session_metrics(session, metrics) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_layer_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics) {
+    return mnnkv_loaded.session_layer_metrics ? mnnkv_loaded.session_layer_metrics(session, layer, metrics) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
+    return mnnkv_loaded.session_metrics_json ? mnnkv_loaded.session_metrics_json(session, text, cap, len) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_block_sums(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums) {
@@ -490,10 +474,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get_layer_info(const mnnkv_snapsho
     return mnnkv_loaded.snapshot_get_layer_info ? mnnkv_loaded.snapshot_get_layer_info(snapshot, index, info) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_section_name(const mnnkv_snapshot *snapshot, uint32_t index, char *text, size_t cap, size_t *len) {
-    return mnnkv_loaded.snapshot_section_name ? mnnkv_loaded.snapshot_section_name(snapshot, index, text, cap, len) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_fingerprint(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len) {
     return mnnkv_loaded.snapshot_fingerprint ? mnnkv_loaded.snapshot_fingerprint(snapshot, out, cap, len) : MNNKV_UNSUPPORTED;
 }
@@ -558,10 +538,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_release(const mnnkv_layout *layout, void
     return mnnkv_loaded.kv_release ? mnnkv_loaded.kv_release(layout, key, value, begin, count, bytes) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_tail(const mnnkv_layout *layout, uint32_t kv_len, uint32_t *begin, uint32_t *count, uint64_t *bytes) {
-    return mnnkv_loaded.kv_tail ? mnnkv_loaded.kv_tail(layout, kv_len, begin, count, bytes) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_appended(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count) {
     return mnnkv_loaded.kv_appended ? mnnkv_loaded.kv_appended(layout, key, value, begin, count) : MNNKV_UNSUPPORTED;
 }
@@ -592,24 +568,12 @@ MNNKV_LOAD_HIDDEN size_t mnnkv_gear_bound(size_t src_len, uint32_t dtype) {
     return mnnkv_loaded.gear_bound ? mnnkv_loaded.gear_bound(src_len, dtype) : 0;
 }
 
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_gear(const void *src, size_t src_len, uint32_t dtype, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.encode_gear ? mnnkv_loaded.encode_gear(src, src_len, dtype, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_fp16_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
     return mnnkv_loaded.encode_fp16_gear ? mnnkv_loaded.encode_fp16_gear(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_bf16_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.encode_bf16_gear ? mnnkv_loaded.encode_bf16_gear(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_fp32_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.encode_fp32_gear ? mnnkv_loaded.encode_fp32_gear(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_int8_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.encode_int8_gear ? mnnkv_loaded.encode_int8_gear(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_predictors_parse(const char *list, size_t len, uint32_t *predictors) {
-    return mnnkv_loaded.predictors_parse ? mnnkv_loaded.predictors_parse(list, len, predictors) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN void mnnkv_thread_trim(void) {
@@ -618,24 +582,12 @@ MNNKV_LOAD_HIDDEN void mnnkv_thread_trim(void) {
     }
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.decode_fp16_gear ? mnnkv_loaded.decode_fp16_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_bf16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.decode_bf16_gear ? mnnkv_loaded.decode_bf16_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_fp32_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.decode_fp32_gear ? mnnkv_loaded.decode_fp32_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_int8_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.decode_int8_gear ? mnnkv_loaded.decode_int8_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_gear(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
     return mnnkv_loaded.decode_gear ? mnnkv_loaded.decode_gear(src, src_len, dtype, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.decode_fp16_gear ? mnnkv_loaded.decode_fp16_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN size_t mnnkv_state_bound(size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors) {

@@ -93,8 +93,7 @@ typedef struct mnnkv_score_tile {
     uint32_t tokens;
     uint32_t token_begin;
     uint32_t flags;
-    /// Not read by mnnkv_sum_tile: mnnkv_block_sums says whose the rows are.
-    uint32_t heads;
+    uint32_t reserved;
     /// The values, all >= 0 (0 for masked tokens), at any alignment.
     const void *data;
     /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read

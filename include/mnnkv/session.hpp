@@ -7,21 +7,13 @@
 #include "base.hpp"
 #include "heads.h"
 #include "memory.h"
+#include "metrics.h"
 #include "park.h"
 #include "policy.h"
 #include "scores.h"
 #include "session.h"
 
-#include <cstring>
-
 namespace mnnkv {
-
-/// Whether a field of mnnkv_metrics was measured, that is not NaN. Compares bits, so that it works with -ffast-math.
-inline bool measured(double metric) noexcept {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, &metric, sizeof bits);
-    return (bits & 0x7fffffffffffffffu) <= 0x7ff0000000000000u;
-}
 
 /// Owns a mnnkv_session. reset() destroys the handle; reset_layer and reset_all are mnnkv_session_reset.
 class session : public owner<mnnkv_session, mnnkv_session_destroy> {

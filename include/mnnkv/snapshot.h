@@ -162,14 +162,6 @@ mnnkv_status mnnkv_snapshot_get_layer_info(const mnnkv_snapshot *snapshot,
                                            uint32_t index,
                                            mnnkv_snapshot_layer_info *info);
 
-/// Writes the name of a section of the committed state. index: below mnnkv_snapshot_info::sections; names ascend.
-/// NOT_FOUND: if index is not below it
-mnnkv_status mnnkv_snapshot_section_name(const mnnkv_snapshot *snapshot,
-                                         uint32_t index,
-                                         char *text,
-                                         size_t cap,
-                                         size_t *len);
-
 /// Writes the fingerprint that the snapshot was made with, and its length to *len.
 mnnkv_status mnnkv_snapshot_fingerprint(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len);
 

@@ -73,14 +73,6 @@ public:
         return result;
     }
 
-    /// mnnkv_snapshot_section_name
-    template <class Text>
-    status section_name(std::uint32_t index, Text& name) const {
-        return detail::fill(name, [this, index](char* text, std::size_t cap, std::size_t* len) {
-            return mnnkv_snapshot_section_name(handle_, index, text, cap, len);
-        });
-    }
-
     /// mnnkv_snapshot_verify
     template <class Text>
     status verify(Text& damages) const {

@@ -451,13 +451,13 @@ private:
     void start(model_session::lane_sums& own, const mnnkv_score_tile& first) {
         mnnkv_block_sums& head = own.head;
         std::uint32_t rows = one_row_;
-        head.heads = std::max(first.heads, 1u);
+        head.heads = 1;
         head.block_tokens = block_tokens_;
         head.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
-        if (first.queries != head.heads) {
-            (void)model_.session.scored_rows(number_, first.queries / head.heads, rows, head.block_tokens);
+        if (first.queries != 1) {
+            (void)model_.session.scored_rows(number_, first.queries, rows, head.block_tokens);
         }
-        head.rows = rows * head.heads;
+        head.rows = rows;
         head.used = 0;
         if (own.factors.size() < head.rows) {
             own.factors.resize(head.rows);

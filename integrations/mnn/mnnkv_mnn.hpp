@@ -318,7 +318,6 @@ public:
         given.dtype = bytes == 2 ? MNNKV_DTYPE_F16 : MNNKV_DTYPE_F32;
         given.pack = static_cast<std::uint32_t>(pack);
         given.queries = static_cast<std::uint32_t>(rows);
-        given.heads = 1;
         given.tokens = static_cast<std::uint32_t>(tokens);
         given.token_begin = static_cast<std::uint32_t>(token_begin);
         given.flags = (token_begin == 0 ? MNNKV_TILE_FIRST : 0) | (last ? MNNKV_TILE_LAST : 0);

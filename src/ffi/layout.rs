@@ -205,26 +205,3 @@ pub unsafe extern "C" fn mnnkv_kv_release(
         Ok(())
     }))
 }
-
-/// Returns the unused range behind kv_len tokens, for mnnkv_kv_release: begin = kv_len, count = max_tokens - kv_len,
-/// and its bytes in both buffers without padding.
-/// INVALID_ARGUMENT: if kv_len exceeds max_tokens
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_kv_tail(
-    layout: *const mnnkv_layout,
-    kv_len: u32,
-    begin: *mut u32,
-    count: *mut u32,
-    bytes: *mut u64,
-) -> mnnkv_status {
-    body!({
-        let layout = checked(layout)?.layout;
-        let (begin, count, bytes) = (Out::new(begin, "begin")?, Out::new(count, "count")?, Out::new(bytes, "bytes")?);
-        let tail = layout.tail(kv_len)?;
-        begin.set(tail.begin() as u32);
-        count.set(tail.count() as u32);
-        let (keys, values) = (layout.dense_key_bytes(tail.count()), layout.dense_value_bytes(tail.count()));
-        bytes.set((keys as u64).saturating_add(values as u64));
-        Ok(())
-    })
-}

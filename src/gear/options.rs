@@ -68,20 +68,6 @@ impl Predictors {
         self.0
     }
 
-    /// Reads a comma-separated list such as `raw, delta_seq`. Blanks around names are ignored, and so are unknown names,
-    /// because hosts' configs name predictors of other codecs, too. A list without a known name means raw.
-    pub fn parse(list: &str) -> Self {
-        let bits = list.split(',').fold(0, |bits, name| {
-            bits | match name.trim() {
-                "raw" => Self::RAW,
-                "delta_seq" => Self::DELTA_SEQ,
-                "xor_seq" => Self::XOR_SEQ,
-                _ => 0,
-            }
-        });
-        Predictors(if bits == 0 { Self::RAW } else { bits })
-    }
-
     /// The predictors of the set, in wire order.
     pub(super) fn iter(self) -> impl Iterator<Item = Predictor> {
         Predictor::ALL.into_iter().filter(move |p| self.0 & 1 << *p as u32 != 0)
@@ -200,25 +186,5 @@ impl Options<'_> {
     /// The defaults of `format`.
     pub const fn new(format: Format) -> Self {
         Options { format, predictors: Predictors::ALL, effort: Effort::DEFAULT, head_dim: 0, rotation: None }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_are_read_as_hosts_write_them() {
-        for (list, bits) in [
-            ("raw,delta_seq,xor_seq", 7),
-            (" raw ,\tdelta_seq", 3),
-            ("raw,delta_seq,xor_seq,pair_delta", 7),
-            ("xor_seq,xor_seq", 4),
-            ("pair_delta", 1),
-            ("", 1),
-            ("RAW,Delta_Seq", 1),
-        ] {
-            assert_eq!(Predictors::parse(list).bits(), bits, "{list:?}");
-        }
     }
 }

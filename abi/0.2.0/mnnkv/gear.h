@@ -32,45 +32,25 @@ typedef struct mnnkv_gear_options {
 #define MNNKV_ROPE_ADJACENT 2
 #endif
 size_t mnnkv_gear_bound(size_t src_len, uint32_t dtype);
+mnnkv_status mnnkv_encode_gear(const void *src,
+                               size_t src_len,
+                               uint32_t dtype,
+                               const mnnkv_gear_options *options,
+                               void *dst,
+                               size_t dst_cap,
+                               size_t *dst_len);
 mnnkv_status mnnkv_encode_fp16_gear(const void *src,
                                     size_t src_len,
                                     const mnnkv_gear_options *options,
                                     void *dst,
                                     size_t dst_cap,
                                     size_t *dst_len);
-mnnkv_status mnnkv_encode_bf16_gear(const void *src,
-                                    size_t src_len,
-                                    const mnnkv_gear_options *options,
-                                    void *dst,
-                                    size_t dst_cap,
-                                    size_t *dst_len);
-mnnkv_status mnnkv_encode_fp32_gear(const void *src,
-                                    size_t src_len,
-                                    const mnnkv_gear_options *options,
-                                    void *dst,
-                                    size_t dst_cap,
-                                    size_t *dst_len);
-mnnkv_status mnnkv_encode_int8_gear(const void *src,
-                                    size_t src_len,
-                                    const mnnkv_gear_options *options,
-                                    void *dst,
-                                    size_t dst_cap,
-                                    size_t *dst_len);
-mnnkv_status mnnkv_predictors_parse(const char *list, size_t len, uint32_t *predictors);
 void mnnkv_thread_trim(void);
 typedef struct mnnkv_decode_options {
     uint32_t struct_size;
     uint32_t reserved;
     uint64_t max_working_bytes;
 } mnnkv_decode_options;
-mnnkv_status mnnkv_decode_fp16_gear(const void *src,
-                                    size_t src_len,
-                                    void *dst,
-                                    size_t dst_cap,
-                                    size_t *dst_len);
-mnnkv_status mnnkv_decode_bf16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-mnnkv_status mnnkv_decode_fp32_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-mnnkv_status mnnkv_decode_int8_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
 mnnkv_status mnnkv_decode_gear(const void *src,
                                size_t src_len,
                                uint32_t dtype,
@@ -78,6 +58,7 @@ mnnkv_status mnnkv_decode_gear(const void *src,
                                void *dst,
                                size_t dst_cap,
                                size_t *dst_len);
+mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
 #ifdef __cplusplus
 }
 #endif

@@ -44,11 +44,6 @@ mnnkv_status mnnkv_kv_release(const mnnkv_layout *layout,
                               uint32_t begin,
                               uint32_t count,
                               uint64_t *bytes);
-mnnkv_status mnnkv_kv_tail(const mnnkv_layout *layout,
-                           uint32_t kv_len,
-                           uint32_t *begin,
-                           uint32_t *count,
-                           uint64_t *bytes);
 #ifdef __cplusplus
 }
 #endif

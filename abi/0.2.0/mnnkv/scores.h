@@ -40,7 +40,7 @@ typedef struct mnnkv_score_tile {
     uint32_t tokens;
     uint32_t token_begin;
     uint32_t flags;
-    uint32_t heads;
+    uint32_t reserved;
     const void *data;
     const float *update_scale;
     const float *row_sum;

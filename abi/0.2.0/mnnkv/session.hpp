@@ -5,17 +5,12 @@
 #include "base.hpp"
 #include "heads.h"
 #include "memory.h"
+#include "metrics.h"
 #include "park.h"
 #include "policy.h"
 #include "scores.h"
 #include "session.h"
-#include <cstring>
 namespace mnnkv {
-inline bool measured(double metric) noexcept {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, &metric, sizeof bits);
-    return (bits & 0x7fffffffffffffffu) <= 0x7ff0000000000000u;
-}
 class session : public owner<mnnkv_session, mnnkv_session_destroy> {
 public:
     status create(mnnkv_session_options options) noexcept {

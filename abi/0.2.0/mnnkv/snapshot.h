@@ -65,11 +65,6 @@ mnnkv_status mnnkv_snapshot_get_info(const mnnkv_snapshot *snapshot, mnnkv_snaps
 mnnkv_status mnnkv_snapshot_get_layer_info(const mnnkv_snapshot *snapshot,
                                            uint32_t index,
                                            mnnkv_snapshot_layer_info *info);
-mnnkv_status mnnkv_snapshot_section_name(const mnnkv_snapshot *snapshot,
-                                         uint32_t index,
-                                         char *text,
-                                         size_t cap,
-                                         size_t *len);
 mnnkv_status mnnkv_snapshot_fingerprint(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len);
 mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot,
                                 const char *name,

@@ -47,12 +47,6 @@ public:
         return result;
     }
     template <class Text>
-    status section_name(std::uint32_t index, Text& name) const {
-        return detail::fill(name, [this, index](char* text, std::size_t cap, std::size_t* len) {
-            return mnnkv_snapshot_section_name(handle_, index, text, cap, len);
-        });
-    }
-    template <class Text>
     status verify(Text& damages) const {
         return detail::fill(damages, [this](char* text, std::size_t cap, std::size_t* len) {
             return mnnkv_snapshot_verify(handle_, text, cap, len);

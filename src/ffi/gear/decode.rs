@@ -8,100 +8,6 @@ use crate::ffi::status::mnnkv_status;
 use crate::status::Result;
 use std::ffi::c_void;
 
-/// # Safety
-/// As the exports.
-unsafe fn decode(
-    dtype: Dtype,
-    src: (*const c_void, usize),
-    dst: (*mut c_void, usize),
-    dst_len: *mut usize,
-) -> Result<()> {
-    // SAFETY: passed on.
-    unsafe { decode_within(dtype, None, src, dst, dst_len) }
-}
-
-/// # Safety
-/// As the exports.
-unsafe fn decode_within(
-    dtype: Dtype,
-    max_working_bytes: Option<usize>,
-    src: (*const c_void, usize),
-    dst: (*mut c_void, usize),
-    dst_len: *mut usize,
-) -> Result<()> {
-    // SAFETY: passed on.
-    let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
-    match with_local(&DECODER, |decoder| decoder.decode_within(src, dtype, dst, max_working_bytes)) {
-        Ok(len) => {
-            dst_len.set(len);
-            Ok(())
-        }
-        Err(error) => report_needed(&dst_len, error),
-    }
-}
-
-/// Decodes a blob of any format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16 words
-/// that were encoded as fp16. The blob is not trusted.
-/// dst: dst_cap bytes.
-/// dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and the size that the blob
-/// claims: limit it before allocating for a blob from elsewhere.
-/// CORRUPT: if the blob is malformed. V2 and LANES detect by checksum what changes a word; V1 has none, and flipped bits
-/// may decode to other words
-/// INVALID_ARGUMENT: if a V2 or LANES blob holds another type
-/// UNSUPPORTED: if a blob is of a later version
-/// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
-/// OUT_OF_MEMORY: if memory is refused, or the blob needs more than the working memory below, which no encoder of this
-/// library writes
-///
-/// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. Working memory: at most 3 * (src_len
-/// + decoded length) + 256 KiB. The thread keeps it, beside that of encoding.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
-    src: *const c_void,
-    src_len: usize,
-    dst: *mut c_void,
-    dst_cap: usize,
-    dst_len: *mut usize,
-) -> mnnkv_status {
-    body!(decode(Dtype::F16, (src, src_len), (dst, dst_cap), dst_len))
-}
-
-/// As mnnkv_decode_fp16_gear, for bf16 words.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_decode_bf16_gear(
-    src: *const c_void,
-    src_len: usize,
-    dst: *mut c_void,
-    dst_cap: usize,
-    dst_len: *mut usize,
-) -> mnnkv_status {
-    body!(decode(Dtype::Bf16, (src, src_len), (dst, dst_cap), dst_len))
-}
-
-/// As mnnkv_decode_fp16_gear, for 4-byte words.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_decode_fp32_gear(
-    src: *const c_void,
-    src_len: usize,
-    dst: *mut c_void,
-    dst_cap: usize,
-    dst_len: *mut usize,
-) -> mnnkv_status {
-    body!(decode(Dtype::F32, (src, src_len), (dst, dst_cap), dst_len))
-}
-
-/// As mnnkv_decode_fp16_gear, for 1-byte words.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_decode_int8_gear(
-    src: *const c_void,
-    src_len: usize,
-    dst: *mut c_void,
-    dst_cap: usize,
-    dst_len: *mut usize,
-) -> mnnkv_status {
-    body!(decode(Dtype::Int8, (src, src_len), (dst, dst_cap), dst_len))
-}
-
 /// How to decode. NULL = all defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -118,7 +24,49 @@ unsafe impl Sized32 for mnnkv_decode_options {
     const MIN: usize = 16;
 }
 
-/// As the functions above, for words of dtype (F16, BF16, F32 or INT8) and with options.
+/// # Safety
+/// As the exports.
+unsafe fn decode(
+    dtype: Dtype,
+    options: *const mnnkv_decode_options,
+    src: (*const c_void, usize),
+    dst: (*mut c_void, usize),
+    dst_len: *mut usize,
+) -> Result<()> {
+    // SAFETY: passed on.
+    let max_working_bytes = match unsafe { pointer::options(options, "options") }? {
+        Some(given) => {
+            pointer::reserved(&[given.reserved], "options")?;
+            (given.max_working_bytes > 0).then(|| usize::try_from(given.max_working_bytes).unwrap_or(usize::MAX))
+        }
+        None => None,
+    };
+    // SAFETY: passed on.
+    let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
+    match with_local(&DECODER, |decoder| decoder.decode_within(src, dtype, dst, max_working_bytes)) {
+        Ok(len) => {
+            dst_len.set(len);
+            Ok(())
+        }
+        Err(error) => report_needed(&dst_len, error),
+    }
+}
+
+/// Decodes a blob of any format that encoding words of the same dtype (F16, BF16, F32 or INT8) made. BF16 also decodes V1
+/// blobs of bf16 words that were encoded as F16. The blob is not trusted.
+/// dst: dst_cap bytes.
+/// dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and the size that the blob
+/// claims: limit it before allocating for a blob from elsewhere.
+/// CORRUPT: if the blob is malformed. V2 and LANES detect by checksum what changes a word; V1 has none, and flipped bits
+/// may decode to other words
+/// INVALID_ARGUMENT: if dtype is another, or a V2 or LANES blob holds another type
+/// UNSUPPORTED: if a blob is of a later version
+/// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
+/// OUT_OF_MEMORY: if memory is refused, or the blob needs more than max_working_bytes, whose default suffices for every
+/// encoder of this library
+///
+/// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. The thread keeps the working memory,
+/// beside that of encoding.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_decode_gear(
     src: *const c_void,
@@ -129,15 +77,17 @@ pub unsafe extern "C" fn mnnkv_decode_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    body!({
-        let dtype = Dtype::from_code(dtype, "dtype")?;
-        let max_working_bytes = match pointer::options(options, "options")? {
-            Some(given) => {
-                pointer::reserved(&[given.reserved], "options")?;
-                (given.max_working_bytes > 0).then(|| usize::try_from(given.max_working_bytes).unwrap_or(usize::MAX))
-            }
-            None => None,
-        };
-        decode_within(dtype, max_working_bytes, (src, src_len), (dst, dst_cap), dst_len)
-    })
+    body!(decode(Dtype::from_code(dtype, "dtype")?, options, (src, src_len), (dst, dst_cap), dst_len))
+}
+
+/// mnnkv_decode_gear of F16, with all defaults.
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
+pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
+    src: *const c_void,
+    src_len: usize,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    body!(decode(Dtype::F16, std::ptr::null(), (src, src_len), (dst, dst_cap), dst_len))
 }

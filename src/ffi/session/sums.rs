@@ -59,8 +59,7 @@ pub struct mnnkv_score_tile {
     pub tokens: u32,
     pub token_begin: u32,
     pub flags: u32,
-    /// Not read by mnnkv_sum_tile: mnnkv_block_sums says whose the rows are.
-    pub heads: u32,
+    pub reserved: u32,
     /// The values, all >= 0 (0 for masked tokens), at any alignment.
     pub data: *const c_void,
     /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read

@@ -120,25 +120,6 @@ pub unsafe extern "C" fn mnnkv_snapshot_get_layer_info(
     }))
 }
 
-/// Writes the name of a section of the committed state. index: below mnnkv_snapshot_info::sections; names ascend.
-/// NOT_FOUND: if index is not below it
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_snapshot_section_name(
-    snapshot: *const mnnkv_snapshot,
-    index: u32,
-    text: *mut c_char,
-    cap: usize,
-    len: *mut usize,
-) -> mnnkv_status {
-    body!(with(snapshot, |snapshot| {
-        let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-        match snapshot.names().nth(index as usize) {
-            Some(name) => pointer::put_text(name, out, &len),
-            None => bail!(NotFound, "index is {index}; {} has {} sections", snapshot.name(), snapshot.names().count()),
-        }
-    }))
-}
-
 /// Copies bytes to a buffer of C; writes the number needed where there is no room.
 fn put_bytes(bytes: &[u8], out: &mut [u8], len: &Out<usize>) -> Result<()> {
     len.set(bytes.len());
