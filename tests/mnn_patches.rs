@@ -10,7 +10,11 @@ fn folder() -> PathBuf {
 }
 
 fn patches() -> Vec<(String, String)> {
-    let mut patches: Vec<_> = fs::read_dir(folder())
+    patches_in(&folder())
+}
+
+fn patches_in(folder: &Path) -> Vec<(String, String)> {
+    let mut patches: Vec<_> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "patch"))
@@ -58,14 +62,28 @@ fn a_bench_patch_changes_only_the_benchmark() {
     }
 }
 
+/// Fails for a line that is of another's text.
+fn only_inserts(name: &str, patch: &str) {
+    for line in patch.lines() {
+        let hunk = line.starts_with("@@ ") && line.ends_with(" @@") && line.contains(",0 +");
+        let header = ["diff --git a/", "index ", "--- a/", "+++ b/"].iter().any(|start| line.starts_with(start));
+        assert!(hunk || header || line.starts_with('+'), "{name}: {line}");
+    }
+}
+
+#[test]
+fn patches_for_upstream_insert_after_a_description_that_names_them() {
+    for (name, patch) in patches_in(&folder().join("upstream")) {
+        let (description, lines) = patch.split_once("---\n").unwrap();
+        assert!(description.contains(&name), "{name}");
+        only_inserts(&name, lines);
+    }
+}
+
 #[test]
 fn patches_insert_as_many_lines_as_the_readmes_say() {
     for (name, patch) in patches() {
-        for line in patch.lines() {
-            let hunk = line.starts_with("@@ ") && line.ends_with(" @@") && line.contains(",0 +");
-            let header = ["diff --git a/", "index ", "--- a/", "+++ b/"].iter().any(|start| line.starts_with(start));
-            assert!(hunk || header || line.starts_with('+'), "{name}: {line}");
-        }
+        only_inserts(&name, &patch);
         let count = inserted(&patch).len();
         assert!((1..=150).contains(&count), "{name} inserts {count} lines");
         let claims: &[(PathBuf, String)] = if is_bench(&name) {
