@@ -81,6 +81,15 @@ fn patches_for_upstream_insert_after_a_description_that_names_them() {
 }
 
 #[test]
+fn the_patch_for_llama_server_inserts_as_many_lines_as_its_readme_says() {
+    let folder = folder().join("../llama.cpp");
+    let [(name, patch)] = patches_in(&folder).try_into().unwrap();
+    only_inserts(&name, &patch);
+    let claim = format!("a patch of {} inserted lines", inserted(&patch).len());
+    assert!(fs::read_to_string(folder.join("README.md")).unwrap().contains(&claim), "{claim}");
+}
+
+#[test]
 fn patches_insert_as_many_lines_as_the_readmes_say() {
     for (name, patch) in patches() {
         only_inserts(&name, &patch);
@@ -147,8 +156,11 @@ impl Checkout {
         let _ = fs::remove_dir_all(&root);
         let (ours, theirs) = (root.join("kv/integrations/mnn"), root.join("MNN"));
         fs::create_dir_all(&ours).unwrap();
+        let common = ours.with_file_name("common");
+        fs::create_dir_all(&common).unwrap();
         fs::create_dir_all(theirs.join("include/MNN")).unwrap();
         fs::copy(folder().join("check.sh"), ours.join("check.sh")).unwrap();
+        fs::copy(folder().join("../common/patches.sh"), common.join("patches.sh")).unwrap();
         let define = "#define MNN_VERSION_MAJOR 9\n#define MNN_VERSION_MINOR 8\n#define MNN_VERSION_PATCH 7\n";
         fs::write(theirs.join("include/MNN/MNNDefine.h"), define).unwrap();
         let checkout = Checkout { root };

@@ -1,0 +1,177 @@
+// The host-memory cache of llama-server with the lines of llama-server.patch: prompts come back as they were saved.
+
+#include "support.hpp"
+
+#include <chrono>
+#include <list>
+
+namespace {
+bool memory_loses_a_bit = false;
+}
+#define MNNKV_LLAMA_DAMAGE memory_loses_a_bit
+#include "mnnkv_llama_server.hpp"
+
+namespace {
+
+using namespace support;
+
+/// As server_prompt_cache_state, of the fields that the adapter reads.
+struct saved_prompt {
+    struct checkpoint {
+        bytes data_tgt, data_dft, data_spec;
+    };
+    struct {
+        std::list<checkpoint> checkpoints;
+    } prompt;
+    struct {
+        bytes main, drft;
+    } data;
+    mnnkv_llama::packed_prompt packed;
+
+    bytes all() const {
+        bytes joined = data.main;
+        joined.insert(joined.end(), data.drft.begin(), data.drft.end());
+        for (const checkpoint& each : prompt.checkpoints) {
+            for (const bytes* part : {&each.data_tgt, &each.data_dft, &each.data_spec}) {
+                joined.insert(joined.end(), part->begin(), part->end());
+            }
+        }
+        return joined;
+    }
+};
+
+/// A state of one stream and one layer, whose K and V are f16 numbers that compress.
+bytes state(dice& random, std::uint32_t cells) {
+    bytes out;
+    const auto put = [&](auto number) {
+        const auto* first = reinterpret_cast<const std::uint8_t*>(&number);
+        out.insert(out.end(), first, first + sizeof number);
+    };
+    put(std::uint32_t{1});
+    put(cells);
+    for (std::uint32_t cell = 0; cell < cells; ++cell) {
+        put(cell);
+        put(std::uint32_t{0});
+    }
+    put(std::uint32_t{0});
+    put(std::uint32_t{1});
+    for (int kind = 0; kind < 2; ++kind) {
+        put(std::int32_t{1});
+        put(std::uint64_t{128});
+        for (std::uint32_t i = 0; i < cells * 64; ++i) {
+            put(static_cast<std::uint16_t>(0x3800u + random.below(256)));
+        }
+    }
+    return out;
+}
+
+saved_prompt prompt(dice& random, std::uint32_t cells) {
+    saved_prompt made;
+    made.data.main = state(random, cells);
+    if (random.one_in(2)) {
+        made.data.drft = random.noise(random.below(500));
+    }
+    for (std::uint32_t i = random.below(3); i > 0; --i) {
+        made.prompt.checkpoints.push_back({state(random, 1 + random.below(40)), {}, random.noise(random.below(9))});
+    }
+    return made;
+}
+
+bool unpack(saved_prompt& from) {
+    std::string why;
+    const bool whole = from.packed.unpack(mnnkv_llama::buffers_of(from), why);
+    EXPECT_EQ(whole, why.empty()) << why;
+    return whole;
+}
+
+/// Waits for the thread: the size counts blobs then, and no ratio of an earlier prompt.
+void wait_for_fewer(const saved_prompt& waiting, std::size_t bytes) {
+    for (int i = 0; i < 2000 && waiting.packed.size() >= bytes; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_LT(waiting.packed.size(), bytes);
+}
+
+TEST(LlamaServer, GivesEachPromptBackAsItWasWheneverItIsWanted) {
+    SEEDED_DICE(random, 2101);
+    mnnkv_llama::prompt_packer packer;
+    for (int round = 0; round < 40; ++round) {
+        std::list<saved_prompt> cache;
+        std::vector<bytes> expected;
+        for (std::uint32_t i = 1 + random.below(6); i > 0; --i) {
+            cache.push_back(prompt(random, 1 + random.below(300)));
+            expected.push_back(cache.back().all());
+            packer.pack(cache.back());
+        }
+        if (random.one_in(2)) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(random.below(8)));
+        }
+        std::size_t at = 0;
+        for (saved_prompt& each : cache) {
+            // Some are dropped with their work under way.
+            if (!random.one_in(4)) {
+                ASSERT_TRUE(unpack(each));
+                EXPECT_TRUE(same(each.all(), expected[at])) << "round " << round;
+                EXPECT_EQ(each.packed.size(), 0u);
+            }
+            ++at;
+        }
+    }
+}
+
+TEST(LlamaServer, CountsTheBytesOfBlobs) {
+    SEEDED_DICE(random, 2102);
+    mnnkv_llama::prompt_packer packer;
+    saved_prompt first;
+    first.data.main = state(random, 2000);
+    const std::size_t raw = first.data.main.size();
+    EXPECT_EQ(packer.expected(raw), raw) << "nothing is known of the ratio yet";
+    packer.pack(first);
+    EXPECT_TRUE(first.data.main.empty());
+    wait_for_fewer(first, raw * 3 / 4);
+    EXPECT_LT(packer.expected(raw), raw * 3 / 4);
+}
+
+TEST(LlamaServer, LeavesNoiseRaw) {
+    SEEDED_DICE(random, 2103);
+    mnnkv_llama::prompt_packer packer;
+    saved_prompt noise;
+    noise.data.main = random.noise(50000);
+    const bytes expected = noise.all();
+    packer.pack(noise);
+    EXPECT_EQ(noise.packed.size(), 50000u);
+    ASSERT_TRUE(unpack(noise));
+    EXPECT_TRUE(same(noise.all(), expected));
+}
+
+TEST(LlamaServer, RefusesABlobThatHasLostABit) {
+    SEEDED_DICE(random, 2104);
+    mnnkv_llama::prompt_packer packer;
+    saved_prompt damaged;
+    damaged.data.main = state(random, 1000);
+    const std::size_t raw = damaged.data.main.size();
+    packer.pack(damaged);
+    wait_for_fewer(damaged, raw);
+    memory_loses_a_bit = true;
+    EXPECT_FALSE(unpack(damaged));
+    memory_loses_a_bit = false;
+    EXPECT_EQ(damaged.packed.size(), 0u);
+}
+
+TEST(LlamaServer, EndsWithPromptsThatWait) {
+    SEEDED_DICE(random, 2105);
+    std::list<saved_prompt> cache;
+    {
+        mnnkv_llama::prompt_packer packer;
+        for (int i = 0; i < 8; ++i) {
+            cache.push_back(prompt(random, 2000));
+            packer.pack(cache.back());
+        }
+    }
+    for (saved_prompt& each : cache) {
+        EXPECT_TRUE(unpack(each));
+        EXPECT_GT(each.data.main.size(), 2000u * 256);
+    }
+}
+
+}  // namespace
