@@ -32,7 +32,7 @@ MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
 .PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks quality size header abi \
-        setup lint dist packages reproducible sanitize-rust sanitize-cpp mutants clean
+        setup lint dist dist-binaries packages reproducible sanitize-rust sanitize-cpp mutants clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -44,19 +44,21 @@ help:
 	@echo "make kills    saves, commits and parks that are killed at random moments, COUNT=200 of them"
 	@echo "make memory-bound"
 	@echo "              COUNT=200 random chats whose private memory must hold a budget, by the system's figures"
-	@echo "make mutants  changes of ROOM=src/json that its tests must notice (cargo-mutants)"
+	@echo "make mutants  changes of MODULE=src/json that its tests must notice (cargo-mutants)"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make benchmarks"
 	@echo "              every benchmark, with its tables written into the documents; ONLY=\"gear plan\": these sections;"
 	@echo "              MNNKV_KV_DUMPS=FOLDER: dumps of a cache beside testdata/kv; MODEL, TOKENS: of the section quality"
 	@echo "make quality  what eviction and fewer bits cost a language model; fetches one of 93 MB with pip, or MODEL=FILE TOKENS=FILE"
 	@echo "              (docs/quality.md)"
-	@echo "make size     bytes of each stripped library, by room"
+	@echo "make size     bytes of each stripped library, by module"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   regenerate the headers in include/ after a change in src/ffi or model/src/ffi"
 	@echo "make abi      freeze what was added to the headers in abi/; refuses what breaks older programs (docs/abi.md)"
 	@echo "make setup    install the missing tools of the tests"
 	@echo "make dist     tarballs of the last commit in build/dist: sources with SBOMs, and crates (docs/packages.md)"
+	@echo "make dist-binaries"
+	@echo "              tarballs of the built libraries in build/dist, for x86-64 and aarch64 Linux"
 	@echo "make packages build every package and use it, in empty Debian roots where it can; needs root"
 	@echo "make reproducible"
 	@echo "              build tarballs and library twice, in different folders, and compare the bytes"
@@ -128,16 +130,16 @@ memory-bound:
 	@$(COMPILE) --target mnnkv_memory_bound
 	@"$(BUILD)/bin/mnnkv_memory_bound" $(COUNT) "$(BUILD)"
 
-# The tests of the room, by the path of its modules; those of tests/ as well with MUTANTS="--test snapshot". With cfg tsan
+# The tests of the module, by the path of its modules; those of tests/ as well with MUTANTS="--test snapshot". With cfg tsan
 # no other crate of ours is built for each mutant (Cargo.toml).
-ROOM ?= src/json
-MUTANTS ?= --lib $(subst /,::,$(patsubst src/%,%,$(ROOM)))
+MODULE ?= src/json
+MUTANTS ?= --lib $(subst /,::,$(patsubst src/%,%,$(MODULE)))
 mutants:
 	@PATH="$(CARGO_TARGET_DIR)/tools/bin:$$PATH"; \
 	command -v cargo-mutants > /dev/null || cargo install --locked --root "$(CARGO_TARGET_DIR)/tools" cargo-mutants; \
 	CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="--cfg tsan" \
 	    CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)/mutants" \
-	    cargo mutants --package mnn-kv --file "$(ROOM)/**" --output "$(CARGO_TARGET_DIR)" --no-shuffle -- $(MUTANTS)
+	    cargo mutants --package mnn-kv --file "$(MODULE)/**" --output "$(CARGO_TARGET_DIR)" --no-shuffle -- $(MUTANTS)
 
 # Every kind of schedule in turn. Fails if a byte is lost, freed cache memory is accessed, or memory grows.
 soak:
@@ -179,6 +181,9 @@ lint:
 
 dist:
 	@packaging/dist.sh "$(BUILD)/dist"
+
+dist-binaries:
+	@packaging/binaries.sh "$(BUILD)/dist"
 
 packages: dist
 	@packaging/packages.sh "$(BUILD)/dist" "$(BUILD)/packages"

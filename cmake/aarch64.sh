@@ -1,5 +1,8 @@
 #!/bin/sh
-# Runs the tests of Rust, C and C++ for aarch64 under qemu, on a Debian machine with another CPU.
+# For aarch64, on a Debian machine with another CPU:
+#
+#   aarch64.sh                   runs the tests of Rust, C and C++ under qemu
+#   aarch64.sh install PREFIX    builds both libraries, and installs them, without debug information, below PREFIX
 #
 # Installs and prints missing tools: those of `make test` through setup.sh; GCC for aarch64, qemu-user and the LLVM of
 # Debian's rustc with apt-get. That rustc, Rust's standard libraries, GoogleTest and libzstd for aarch64 are unpacked in
@@ -92,23 +95,40 @@ END
     present || fail "tools are still missing after the installation"
 }
 
-"$setup" test
+# configure FOLDER OPTIONS...: CMake, with this script's compilers.
+configure() {
+    folder=$1
+    shift
+    "$cmake" -S . -B "$folder" --log-level=NOTICE -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-toolchain.cmake" \
+        -DCMAKE_BUILD_TYPE=Release -DMNNKV_CARGO_TARGET_DIR="$CARGO_TARGET_DIR" -DMNNKV_RUSTC="$RUSTC" "$@"
+}
+
+case ${1-} in
+"") "$setup" test ;;
+install) [ $# -eq 2 ] || fail "usage: aarch64.sh install PREFIX" ;;
+*) fail "usage: aarch64.sh [install PREFIX]" ;;
+esac
 if ! present; then
     [ -z "${MNNKV_NO_INSTALL-}" ] || fail "missing: g++-aarch64-linux-gnu, qemu-user, or build/aarch64/root"
     install_missing
 fi
 say "$("$RUSTC" -V), $(qemu-aarch64 --version | head -n 1)"
 
+cmake=$("$setup" which cmake)
+ctest=$("$setup" which ctest)
+jobs=$(getconf _NPROCESSORS_ONLN)
+if [ "${1-}" = install ]; then
+    configure "$out/install"
+    "$cmake" --build "$out/install" --parallel "$jobs"
+    "$cmake" --install "$out/install" --strip --prefix "$2"
+    exit
+fi
+
 # Only the library: tests of the command line start processes outside of the emulator. Fewer random schedules, for about
 # a minute.
 MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --target aarch64-unknown-linux-gnu
 
-cmake=$("$setup" which cmake)
-ctest=$("$setup" which ctest)
-jobs=$(getconf _NPROCESSORS_ONLN)
-"$cmake" -S . -B "$out/cmake" --log-level=NOTICE -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-toolchain.cmake" \
-    -DCMAKE_BUILD_TYPE=Release -DMNNKV_BUILD_TESTS=ON -DMNNKV_CARGO_TARGET_DIR="$CARGO_TARGET_DIR" \
-    -DCMAKE_PREFIX_PATH="$root/usr" -DMNNKV_RUSTC="$RUSTC"
+configure "$out/cmake" -DMNNKV_BUILD_TESTS=ON -DCMAKE_PREFIX_PATH="$root/usr"
 "$cmake" --build "$out/cmake" --parallel "$jobs"
 # Excluded as single processes: these tests measure the memory of the process, to which qemu adds 2 MB pages of
 # translated code. They pass in suites.portable and suites.static, where the code is translated before.

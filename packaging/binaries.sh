@@ -1,0 +1,62 @@
+#!/bin/sh
+# Writes the built libraries as tarballs, mnn-kv-VERSION-TARGET.tar.xz, each with its checksum in mnn-kv-VERSION-TARGET.sha256:
+#
+#   binaries.sh [FOLDER]   build/dist if not given
+#
+# TARGETS are x86_64-unknown-linux-gnu and aarch64-unknown-linux-gnu; one of them is this machine's, and the other is built by
+# cmake/aarch64.sh. A tarball has include/, lib/ (shared libraries without debug information, archives, the files of CMake and
+# pkg-config) and share/; it may be unpacked anywhere. Each is used by a C program, under qemu where it is another CPU's.
+set -eu
+here=$(cd "$(dirname "$0")/.." && pwd)
+mkdir -p "${1:-$here/build/dist}"
+out=$(cd "${1:-$here/build/dist}" && pwd)
+cd "$here"
+umask 022
+export LC_ALL=C TZ=UTC0
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
+host=$(rustc -vV | sed -n 's/^host: //p')
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+cmake=$("$here/cmake/setup.sh" which cmake)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "binaries: $*" >&2; exit 1; }
+
+# install_for TARGET PREFIX
+install_for() {
+    if [ "$1" = "$host" ]; then
+        "$cmake" -S . -B build/binaries --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib
+        "$cmake" --build build/binaries
+        "$cmake" --install build/binaries --strip --prefix "$2"
+    elif [ "$1" = aarch64-unknown-linux-gnu ]; then
+        cmake/aarch64.sh install "$2"
+    else
+        fail "$1 is neither this machine's target nor aarch64-unknown-linux-gnu"
+    fi
+}
+
+# runs PREFIX COMPILER [RUNNER...]: a C program of the tarball's headers and shared library does what it says.
+runs() {
+    prefix=$1 compiler=$2
+    shift 2
+    "$compiler" -O1 -Wall -Werror -I"$prefix/include" cpp-tests/packaging/consumer/round_trip.c -L"$prefix/lib" -lmnnkv \
+        -Wl,-rpath,"$prefix/lib" -o "$work/program"
+    "$@" "$work/program" | grep -qx 'round trip ok' || fail "the program printed no verdict"
+}
+
+for target in ${TARGETS:-x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu}; do
+    name=mnn-kv-$version-$target
+    install_for "$target" "$work/$name" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "$target"; }
+    if [ "$target" = "$host" ]; then
+        runs "$work/$name" cc
+    else
+        runs "$work/$name" aarch64-linux-gnu-gcc qemu-aarch64 -L /usr/aarch64-linux-gnu
+    fi
+    tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=go=u,go-w \
+        --format=gnu -cf - "$name" | xz -T1 -6 >"$out/$name.tar.xz.part"
+    mv "$out/$name.tar.xz.part" "$out/$name.tar.xz"
+    # The newest symbol of glibc that the library needs.
+    glibc=$(readelf -V --wide "$work/$name/lib/libmnnkv.so" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+    echo "binaries: $target needs $glibc"
+    (cd "$out" && sha256sum "$name.tar.xz" | tee "$name.sha256")
+done
