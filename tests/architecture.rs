@@ -1,14 +1,14 @@
 //! `docs/architecture.md` against the sources: import direction, unsafe code, system calls, and the files it names.
 //!
-//! The document is read by headings: `## Direction` (a table `| room | may use |`), `### Path: ...` (numbered lists that
-//! begin with a file) and `## Where is what` (a table whose last column is a file). A room is a folder or a file of
-//! `src/`. The crate of `model/` is two rooms: `model/ffi`, and `model` for the rest. Rooms of `replay/` begin with its name.
+//! The document is read by headings: `## Direction` (a table `| module | may use |`), `### Path: ...` (numbered lists that
+//! begin with a file) and `## Where is what` (a table whose last column is a file). A module is a folder or a file of
+//! `src/`. The crate of `model/` is two modules: `model/ffi`, and `model` for the rest. Modules of `replay/` begin with its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Rooms that may use each other.
+/// Modules that may use each other.
 const GROUND_FLOOR: [&str; 4] = ["status", "dtype", "sys", "json"];
 /// Modules of std that only `sys` may use.
 const SYSTEM: [&str; 4] = ["fs", "thread", "env", "net"];
@@ -38,11 +38,11 @@ impl Document {
         rows.into_iter().skip(2).collect()
     }
 
-    /// Rooms and the rooms that each may use.
+    /// Modules and the modules that each may use.
     fn direction(&self) -> Direction {
         let header = self.section("## Direction").into_iter().find(|line| line.starts_with('|'));
-        assert_eq!(header, Some("| room | may use |"));
-        let set = |cell: &str| cell.split(", ").filter(|room| *room != "—").map(String::from).collect();
+        assert_eq!(header, Some("| module | may use |"));
+        let set = |cell: &str| cell.split(", ").filter(|module| *module != "—").map(String::from).collect();
         let row = |cells: Vec<String>| (cells[0].trim_matches('`').to_string(), set(&cells[1]));
         Direction(self.table("## Direction").into_iter().map(row).collect())
     }
@@ -63,22 +63,23 @@ impl Document {
 struct Direction(BTreeMap<String, BTreeSet<String>>);
 
 impl Direction {
-    fn allows(&self, room: &str, used: &str) -> bool {
-        room == used || self.0.get(room).is_some_and(|may| may.contains(used))
+    fn allows(&self, module: &str, used: &str) -> bool {
+        module == used || self.0.get(module).is_some_and(|may| may.contains(used))
     }
 
-    /// Rooms that use each other by way of others, beside the ground floor.
+    /// Modules that use each other by way of others, beside the ground floor.
     fn cycles(&self) -> Vec<String> {
         let mut left: BTreeMap<_, _> = self.0.clone();
-        GROUND_FLOOR.iter().for_each(|room| drop(left.remove(*room)));
-        while let Some(room) = left.iter().find(|(_, may)| may.iter().all(|m| !left.contains_key(m))).map(|(r, _)| r) {
-            let room = room.clone();
-            left.remove(&room);
+        GROUND_FLOOR.iter().for_each(|module| drop(left.remove(*module)));
+        while let Some(module) = left.iter().find(|(_, may)| may.iter().all(|m| !left.contains_key(m))).map(|(r, _)| r)
+        {
+            let module = module.clone();
+            left.remove(&module);
         }
-        let above = |room: &&String| GROUND_FLOOR.contains(&room.as_str());
-        let climbs = self.0.iter().filter(|(room, _)| above(room));
+        let above = |module: &&String| GROUND_FLOOR.contains(&module.as_str());
+        let climbs = self.0.iter().filter(|(module, _)| above(module));
         let climbs = climbs.filter(|(_, may)| may.iter().any(|used| !above(&used)));
-        left.into_keys().chain(climbs.map(|(room, _)| room.clone())).collect()
+        left.into_keys().chain(climbs.map(|(module, _)| module.clone())).collect()
     }
 }
 
@@ -114,8 +115,8 @@ impl Source {
         Source { path: path.to_string(), lines }
     }
 
-    fn room(&self) -> String {
-        room(&self.path)
+    fn module(&self) -> String {
+        module(&self.path)
     }
 
     /// The names right behind `prefix`, with line numbers: an identifier, or each of a group in braces.
@@ -140,7 +141,7 @@ impl Source {
         found
     }
 
-    /// The rooms that this file uses.
+    /// The modules that this file uses.
     fn uses(&self) -> Vec<(usize, String)> {
         let own = self.named("crate::").into_iter();
         if self.path.starts_with("replay/") {
@@ -148,9 +149,9 @@ impl Source {
             return self.named("mnnkv::").into_iter().chain(own).collect();
         }
         if !self.path.starts_with("model/") {
-            // The parent of a room is the root.
+            // The parent of a module is the root.
             let is_root_of_room =
-                self.path.matches('/').count() == 1 || self.path == format!("src/{}/mod.rs", self.room());
+                self.path.matches('/').count() == 1 || self.path == format!("src/{}/mod.rs", self.module());
             let above = if is_root_of_room { self.named("use super::") } else { Vec::new() };
             return own.chain(above).collect();
         }
@@ -193,8 +194,8 @@ fn quoted(text: &str) -> Option<String> {
     Some(rest.split('`').next()?.to_string())
 }
 
-/// The room that a file belongs to; the ABI's headers and other files belong to none.
-fn room(path: &str) -> String {
+/// The module that a file belongs to; the ABI's headers and other files belong to none.
+fn module(path: &str) -> String {
     let first = |rest: &str| rest.split(['/', '.']).next().unwrap_or_default().to_string();
     match path.strip_prefix("model/src/") {
         Some(rest) if first(rest) == "ffi" => "model/ffi".into(),
@@ -236,32 +237,32 @@ fn sources() -> Vec<Source> {
     found
 }
 
-/// Imports that the table forbids, rooms that it does not name, and names of it that nothing stands for.
+/// Imports that the table forbids, modules that it does not name, and names of it that nothing stands for.
 fn directions(table: &Direction, sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut unused = table.0.clone();
-    let rooms: BTreeSet<String> = sources.iter().map(Source::room).collect();
-    for room in &rooms {
-        if !table.0.contains_key(room) {
-            wrong.push(format!("{room} is a room that the table does not name"));
+    let modules: BTreeSet<String> = sources.iter().map(Source::module).collect();
+    for module in &modules {
+        if !table.0.contains_key(module) {
+            wrong.push(format!("{module} is a module that the table does not name"));
         }
     }
-    for source in sources.iter().filter(|source| table.0.contains_key(&source.room())) {
-        let room = source.room();
+    for source in sources.iter().filter(|source| table.0.contains_key(&source.module())) {
+        let module = source.module();
         for (line, used) in source.uses() {
-            if let Some(left) = unused.get_mut(&room) {
+            if let Some(left) = unused.get_mut(&module) {
                 left.remove(&used);
             }
-            if !table.allows(&room, &used) {
-                wrong.push(format!("{}:{line}: {room} may not use {used}", source.path));
+            if !table.allows(&module, &used) {
+                wrong.push(format!("{}:{line}: {module} may not use {used}", source.path));
             }
         }
     }
-    for (room, left) in unused {
-        if !rooms.contains(&room) {
-            wrong.push(format!("the table names {room}, which is not a room"));
+    for (module, left) in unused {
+        if !modules.contains(&module) {
+            wrong.push(format!("the table names {module}, which is not a module"));
         }
-        wrong.extend(left.iter().map(|used| format!("{room} does not use {used}, which the table allows")));
+        wrong.extend(left.iter().map(|used| format!("{module} does not use {used}, which the table allows")));
     }
     wrong
 }
@@ -272,27 +273,27 @@ fn outside(sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     for source in sources {
         let system = || source.named("std::").into_iter().filter(|(_, name)| SYSTEM.contains(&name.as_str()));
-        let (room, path) = (source.room(), &source.path);
+        let (module, path) = (source.module(), &source.path);
         let is_unsafe = |line: &str| line.split(|c| !is_word(c)).any(|word| word == "unsafe");
-        if !["arch", "sys", "ffi", "model/ffi"].contains(&room.as_str()) {
+        if !["arch", "sys", "ffi", "model/ffi"].contains(&module.as_str()) {
             let lines = source.lines.iter().filter(|(_, line)| is_unsafe(line));
-            wrong.extend(lines.map(|(line, _)| format!("{path}:{line}: unsafe code in {room}")));
+            wrong.extend(lines.map(|(line, _)| format!("{path}:{line}: unsafe code in {module}")));
         }
         let libc = source.named("libc::").into_iter().map(|(line, name)| (line, format!("libc::{name}")));
         let named: Vec<_> = system().chain(libc).collect();
         if HOLDS_FILES.contains(&path.as_str()) {
             wrong.extend(named.is_empty().then(|| format!("{path} needs no exception")));
-        } else if room != "sys" && !room.starts_with("replay/") {
-            wrong.extend(named.iter().map(|(line, name)| format!("{path}:{line}: {room} uses {name}; only sys may")));
+        } else if module != "sys" && !module.starts_with("replay/") {
+            wrong.extend(named.iter().map(|(line, name)| format!("{path}:{line}: {module} uses {name}; only sys may")));
         }
     }
     wrong
 }
 
-/// Faults of a path: a file that is missing or comes twice, a room that is entered twice or that no room above uses.
+/// Faults of a path: a file that is missing or comes twice, a module that is entered twice or that no module above uses.
 fn path_faults(title: &str, files: &[String], table: &Direction, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut rooms: Vec<String> = Vec::new();
+    let mut modules: Vec<String> = Vec::new();
     for (at, file) in files.iter().enumerate() {
         if !exists(file) {
             wrong.push(format!("{title}: {file} does not exist"));
@@ -300,17 +301,17 @@ fn path_faults(title: &str, files: &[String], table: &Direction, exists: impl Fn
         if files[..at].contains(file) {
             wrong.push(format!("{title}: {file} comes twice"));
         }
-        let room = room(file);
-        if rooms.last() == Some(&room) {
+        let module = module(file);
+        if modules.last() == Some(&module) {
             continue;
         }
-        if rooms.contains(&room) {
-            wrong.push(format!("{title}: {room} is entered twice, at {file}"));
+        if modules.contains(&module) {
+            wrong.push(format!("{title}: {module} is entered twice, at {file}"));
         }
-        if !rooms.is_empty() && !rooms.iter().any(|above| table.allows(above, &room)) {
-            wrong.push(format!("{title}: no room above {file} may use {room}"));
+        if !modules.is_empty() && !modules.iter().any(|above| table.allows(above, &module)) {
+            wrong.push(format!("{title}: no module above {file} may use {module}"));
         }
-        rooms.push(room);
+        modules.push(module);
     }
     wrong
 }
@@ -323,7 +324,7 @@ fn assert_none(wrong: &[String]) {
 fn rooms_use_each_other_as_the_table_says() {
     let table = Document::read().direction();
     assert_none(&directions(&table, &sources()));
-    assert_eq!(table.cycles(), [""; 0], "rooms that use each other");
+    assert_eq!(table.cycles(), [""; 0], "modules that use each other");
 }
 
 #[test]
@@ -353,7 +354,7 @@ fn the_walk_names_files_that_exist() {
 #[test]
 fn every_fault_is_found() {
     let document = Document(
-        "## Direction\n\n| room | may use |\n|---|---|\n| `store` | gear, sys |\n| `gear` | store, sys |\n\
+        "## Direction\n\n| module | may use |\n|---|---|\n| `store` | gear, sys |\n| `gear` | store, sys |\n\
          | `sys` | — |\n| `attic` | sys |\n| `model` | sys |\n\n### Path: a\n\n1. `src/store/mod.rs`: x\n2. `src/gear/none.rs`\n\
          3. `src/store/mod.rs`\n4. `src/layout/mod.rs`\n"
             .into(),
@@ -379,14 +380,14 @@ fn every_fault_is_found() {
         source("replay/src/dumps/a.rs", "use crate::error::A;\nuse mnnkv::store;\nuse std::fs;\n"),
     ];
     let expected = [
-        "loft is a room that the table does not name",
-        "model/ffi is a room that the table does not name",
-        "replay/dumps is a room that the table does not name",
+        "loft is a module that the table does not name",
+        "model/ffi is a module that the table does not name",
+        "replay/dumps is a module that the table does not name",
         "src/store/mod.rs:3: store may not use json",
         "src/gear.rs:6: gear may not use ffi",
         "model/src/a.rs:1: model may not use store",
         "model/src/a.rs:2: model may not use model/ffi",
-        "the table names attic, which is not a room",
+        "the table names attic, which is not a module",
         "attic does not use sys, which the table allows",
         "gear does not use sys, which the table allows",
         "model does not use sys, which the table allows",
@@ -404,7 +405,7 @@ fn every_fault_is_found() {
         "### Path: a: src/gear/none.rs does not exist",
         "### Path: a: src/store/mod.rs comes twice",
         "### Path: a: store is entered twice, at src/store/mod.rs",
-        "### Path: a: no room above src/layout/mod.rs may use layout",
+        "### Path: a: no module above src/layout/mod.rs may use layout",
     ];
     assert_eq!(path_faults(title, &files, &table, |path| !path.contains("none")), expected);
 }

@@ -2,13 +2,13 @@
 
 use super::Store;
 use super::block::BlockState;
-use super::crew::{DecodeOutcome, EncodeOutcome, Encoded, Outcome};
+use super::runner::{DecodeOutcome, EncodeOutcome, Encoded, Outcome};
 use crate::status::{Result, Status};
 
 impl Store {
     /// Books the outcomes that workers have handed in. Never blocks.
     pub(super) fn collect(&mut self) {
-        while let Some(outcome) = self.crew.as_ref().and_then(|crew| crew.queue().outcome()) {
+        while let Some(outcome) = self.runner.as_ref().and_then(|runner| runner.queue().outcome()) {
             match outcome {
                 // A failure is counted in `failed_blocks`.
                 Outcome::Encoded(outcome) => drop(self.book_encoded(outcome)),

@@ -17,7 +17,6 @@ mod block;
 mod booking;
 mod codec;
 mod commit;
-mod crew;
 mod decoded;
 mod heads;
 mod kv;
@@ -28,18 +27,19 @@ mod piece;
 mod queue;
 mod restore;
 mod rewrite;
+mod runner;
 mod saved;
 mod stats;
 mod submit;
 
 pub use codec::Encoding;
 pub use commit::{Committed, Writes};
-pub use crew::{Executor, Purpose, run_one, trim_thread};
 pub use heads::{HeadReader, StoredLayer};
 pub use park::Parked;
 pub use piece::{KeyRotation, Packing, RawSum};
 pub use restore::Restored;
 pub use rewrite::rewrite;
+pub use runner::{Executor, Purpose, run_one, trim_thread};
 pub use saved::{Attached, FilePiece, NewPiece, SavedRun, WritePiece};
 pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;
@@ -49,10 +49,10 @@ use crate::status::Result;
 use crate::sys::memory;
 use block::{Block, BlockState, KeptRun};
 use codec::Codec;
-use crew::{Crew, Job};
 use decoded::Decoded;
 use kv::KvBytes;
 use layer::{LayerBlocks, LayerEdit};
+use runner::{Job, Runner};
 use std::ops::Range;
 
 /// Most workers of a store.
@@ -117,7 +117,7 @@ pub struct Store {
     unclaimed_bytes: usize,
     /// Refusals in a row; see [`submit`].
     refusals: u32,
-    crew: Option<Crew>,
+    runner: Option<Runner>,
 }
 
 impl Store {
@@ -145,7 +145,7 @@ impl Store {
             staged_bytes: 0,
             unclaimed_bytes: 0,
             refusals: 0,
-            crew: if workers > 0 { Some(Crew::new(workers, encoding, executor)?) } else { None },
+            runner: if workers > 0 { Some(Runner::new(workers, encoding, executor)?) } else { None },
         })
     }
 
@@ -195,12 +195,12 @@ impl Store {
             }
             kept
         });
-        let Some(crew) = self.crew.as_ref().filter(|_| encoding) else { return };
+        let Some(runner) = self.runner.as_ref().filter(|_| encoding) else { return };
         // The job of the current submit has no block yet; its ticket is `next`.
         let next = self.next_ticket;
         let is_orphan =
             |job: &Job| job.encodes(layer).is_some_and(|(ticket, _)| ticket < next && entry.find(ticket).is_none());
-        while let Some((_, bytes)) = crew.queue().take_back(is_orphan).and_then(|job| job.encodes(layer)) {
+        while let Some((_, bytes)) = runner.queue().take_back(is_orphan).and_then(|job| job.encodes(layer)) {
             self.encoding -= 1;
             self.staged_bytes -= bytes;
         }

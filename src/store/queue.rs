@@ -23,7 +23,7 @@ pub(super) enum Urgency {
 }
 
 /// One store's part of the books.
-struct Desk<C, J, O> {
+struct JobQueue<C, J, O> {
     id: usize,
     context: C,
     /// Most workers that run its jobs at once; 0 = the host's threads run them.
@@ -40,7 +40,7 @@ struct Desk<C, J, O> {
     is_closed: bool,
 }
 
-impl<C: Copy, J, O> Desk<C, J, O> {
+impl<C: Copy, J, O> JobQueue<C, J, O> {
     fn waiting(&self) -> usize {
         self.soon.len() + self.later.len()
     }
@@ -61,29 +61,29 @@ impl<C: Copy, J, O> Desk<C, J, O> {
 
 struct Books<C, J, O> {
     /// By id, ascending.
-    desks: Vec<Desk<C, J, O>>,
+    queues: Vec<JobQueue<C, J, O>>,
     last_id: usize,
-    /// The desk that a worker took a job of last.
+    /// The queue that a worker took a job of last.
     served: usize,
     /// Workers that take jobs, a bit for each number.
     present: u64,
 }
 
 impl<C: Copy, J, O> Books<C, J, O> {
-    fn find(&mut self, id: usize) -> Option<&mut Desk<C, J, O>> {
-        self.desks.binary_search_by_key(&id, |desk| desk.id).ok().map(|at| &mut self.desks[at])
+    fn find(&mut self, id: usize) -> Option<&mut JobQueue<C, J, O>> {
+        self.queues.binary_search_by_key(&id, |queue| queue.id).ok().map(|at| &mut self.queues[at])
     }
 
     fn wanted(&self) -> u32 {
-        self.desks.iter().map(|desk| desk.workers).max().unwrap_or(0)
+        self.queues.iter().map(|queue| queue.workers).max().unwrap_or(0)
     }
 
-    /// A job of the next desk in turn.
+    /// A job of the next queue in turn.
     fn take(&mut self) -> Option<Taken<C, J>> {
-        let next = self.desks.partition_point(|desk| desk.id <= self.served);
-        let (before, behind) = self.desks.split_at_mut(next);
+        let next = self.queues.partition_point(|queue| queue.id <= self.served);
+        let (before, behind) = self.queues.split_at_mut(next);
         let mut in_turn = behind.iter_mut().chain(before);
-        let taken = in_turn.find_map(|desk| if desk.running < desk.workers as usize { desk.take() } else { None })?;
+        let taken = in_turn.find_map(|queue| if queue.running < queue.workers as usize { queue.take() } else { None })?;
         self.served = taken.id;
         Some(taken)
     }
@@ -107,7 +107,7 @@ pub(super) struct Queues<C, J, O> {
 
 impl<C: Copy, J, O> Queues<C, J, O> {
     pub(super) fn new() -> Self {
-        let books = Books { desks: Vec::new(), last_id: 0, served: 0, present: 0 };
+        let books = Books { queues: Vec::new(), last_id: 0, served: 0, present: 0 };
         Queues { books: Mutex::new(books), work: Condvar::new(), news: Condvar::new() }
     }
 
@@ -120,12 +120,12 @@ impl<C: Copy, J, O> Queues<C, J, O> {
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
     pub(super) fn open(this: &Shared<Self>, context: C, workers: u32) -> Result<Queue<C, J, O>> {
         let mut books = this.books();
-        memory::reserve_amortized(&mut books.desks, 1)?;
+        memory::reserve_amortized(&mut books.queues, 1)?;
         books.last_id += 1;
         let id = books.last_id;
         let (soon, later, outcomes) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
         let (running, promised, is_closed) = (0, 0, false);
-        books.desks.push(Desk { id, context, workers, soon, later, running, promised, outcomes, is_closed });
+        books.queues.push(JobQueue { id, context, workers, soon, later, running, promised, outcomes, is_closed });
         drop(books);
         Ok(Queue { queues: this.clone(), id })
     }
@@ -174,22 +174,22 @@ impl<C: Copy, J, O> Queues<C, J, O> {
     /// The next job of a queue without workers. `None` where none waits or the queue is closed. Never blocks.
     pub(super) fn take(&self, id: usize) -> Option<Taken<C, J>> {
         let mut books = self.books();
-        let desk = books.find(id).filter(|desk| desk.workers == 0)?;
-        desk.promised = desk.promised.saturating_sub(1);
-        desk.take()
+        let queue = books.find(id).filter(|queue| queue.workers == 0)?;
+        queue.promised = queue.promised.saturating_sub(1);
+        queue.take()
     }
 
     /// Hands in the outcome of a job that was taken from queue `id`.
     pub(super) fn hand_in(&self, id: usize, outcome: O) {
         let mut late = None;
         let mut books = self.books();
-        let desk = books.find(id).expect("a queue stays while a job of it runs");
-        desk.running -= 1;
-        if desk.is_closed {
+        let queue = books.find(id).expect("a queue stays while a job of it runs");
+        queue.running -= 1;
+        if queue.is_closed {
             late = Some(outcome);
         } else {
             #[expect(clippy::disallowed_methods, reason = "room was reserved when the job was pushed")]
-            desk.outcomes.push_back(outcome);
+            queue.outcomes.push_back(outcome);
         }
         drop(books);
         self.news.notify_all();
@@ -212,19 +212,19 @@ impl<C: Copy, J, O> Queue<C, J, O> {
         self.id
     }
 
-    fn with<R>(&self, body: impl FnOnce(&mut Desk<C, J, O>) -> R) -> R {
+    fn with<R>(&self, body: impl FnOnce(&mut JobQueue<C, J, O>) -> R) -> R {
         body(self.queues.books().find(self.id).expect(OPEN))
     }
 
     /// Adds a job; bounds are the caller's. OUT_OF_MEMORY: the job is dropped.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
     pub(super) fn push(&self, job: J, urgency: Urgency) -> Result<()> {
-        self.with(|desk| {
-            let jobs = desk.waiting() + desk.running + 1;
-            memory::reserve_deque(&mut desk.outcomes, jobs)?;
-            let queue = desk.jobs(urgency);
-            memory::reserve_deque(queue, 1)?;
-            queue.push_back(job);
+        self.with(|queue| {
+            let all = queue.waiting() + queue.running + 1;
+            memory::reserve_deque(&mut queue.outcomes, all)?;
+            let jobs = queue.jobs(urgency);
+            memory::reserve_deque(jobs, 1)?;
+            jobs.push_back(job);
             Ok(())
         })?;
         self.queues.work.notify_one();
@@ -233,9 +233,9 @@ impl<C: Copy, J, O> Queue<C, J, O> {
 
     /// Whether the host must promise one more [`Queues::take`]. `true` counts it as promised.
     pub(super) fn lacks_promise(&self) -> bool {
-        self.with(|desk| {
-            let lacks = desk.promised < desk.waiting();
-            desk.promised += usize::from(lacks);
+        self.with(|queue| {
+            let lacks = queue.promised < queue.waiting();
+            queue.promised += usize::from(lacks);
             lacks
         })
     }
@@ -243,16 +243,16 @@ impl<C: Copy, J, O> Queue<C, J, O> {
     /// Takes back a promise that the host has refused, and the job that was pushed last, of this urgency. `None` where the
     /// job has begun under an earlier promise.
     pub(super) fn refused(&self, urgency: Urgency) -> Option<J> {
-        self.with(|desk| {
-            desk.promised = desk.promised.saturating_sub(1);
-            desk.jobs(urgency).pop_back()
+        self.with(|queue| {
+            queue.promised = queue.promised.saturating_sub(1);
+            queue.jobs(urgency).pop_back()
         })
     }
 
     /// Takes back the last waiting job for which `which` is true; jobs begin from the front.
     pub(super) fn take_back(&self, which: impl Fn(&J) -> bool) -> Option<J> {
-        self.with(|desk| {
-            [&mut desk.soon, &mut desk.later]
+        self.with(|queue| {
+            [&mut queue.soon, &mut queue.later]
                 .into_iter()
                 .find_map(|jobs| jobs.iter().rposition(&which).and_then(|at| jobs.remove(at)))
         })
@@ -260,7 +260,7 @@ impl<C: Copy, J, O> Queue<C, J, O> {
 
     /// Takes the oldest outcome. Never blocks.
     pub(super) fn outcome(&self) -> Option<O> {
-        self.with(|desk| desk.outcomes.pop_front())
+        self.with(|queue| queue.outcomes.pop_front())
     }
 
     /// Blocks until there is an outcome; returns false at once when no job is under way. A job that waits for a host's
@@ -268,11 +268,11 @@ impl<C: Copy, J, O> Queue<C, J, O> {
     pub(super) fn wait(&self) -> bool {
         let mut books = self.queues.books();
         loop {
-            let desk = books.find(self.id).expect(OPEN);
-            if !desk.outcomes.is_empty() {
+            let queue = books.find(self.id).expect(OPEN);
+            if !queue.outcomes.is_empty() {
                 return true;
             }
-            if desk.running == 0 && (desk.workers == 0 || desk.waiting() == 0) {
+            if queue.running == 0 && (queue.workers == 0 || queue.waiting() == 0) {
                 return false;
             }
             books = self.queues.news.wait(books).expect(NEVER);
@@ -283,17 +283,17 @@ impl<C: Copy, J, O> Queue<C, J, O> {
     /// queue has any more return from [`Queues::next`].
     pub(super) fn close(&self) {
         let mut books = self.queues.books();
-        let desk = books.find(self.id).expect(OPEN);
-        desk.is_closed = true;
-        let waiting = (std::mem::take(&mut desk.soon), std::mem::take(&mut desk.later));
-        while books.find(self.id).is_some_and(|desk| desk.running > 0) {
+        let queue = books.find(self.id).expect(OPEN);
+        queue.is_closed = true;
+        let waiting = (std::mem::take(&mut queue.soon), std::mem::take(&mut queue.later));
+        while books.find(self.id).is_some_and(|queue| queue.running > 0) {
             books = self.queues.news.wait(books).expect(NEVER);
         }
-        let at = books.desks.binary_search_by_key(&self.id, |desk| desk.id);
-        let desk = at.ok().map(|at| books.desks.remove(at));
+        let at = books.queues.binary_search_by_key(&self.id, |queue| queue.id);
+        let queue = at.ok().map(|at| books.queues.remove(at));
         drop(books);
         self.queues.work.notify_all();
-        drop((waiting, desk));
+        drop((waiting, queue));
     }
 }
 

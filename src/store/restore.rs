@@ -2,10 +2,10 @@
 
 use super::block::{Block, BlockState};
 use super::codec::BlockShape;
-use super::crew::{DecodeJob, Job};
 use super::decoded::Hit;
 use super::kv::KvBytes;
 use super::queue::Urgency;
+use super::runner::{DecodeJob, Job};
 use super::{Parts, Store};
 use crate::layout::{self, Cache};
 use crate::status::Result;
@@ -30,7 +30,7 @@ impl Store {
     pub fn prefetch(&mut self, layer: u32) {
         self.collect();
         let Ok(at) = self.layer_at(layer) else { return };
-        let (Some(crew), entry) = (&self.crew, &mut self.layers[at]) else { return };
+        let (Some(runner), entry) = (&self.runner, &mut self.layers[at]) else { return };
         for block in entry.blocks_mut() {
             let is_wanted = block.state == BlockState::Released && !block.decoding && !block.is_parked;
             let Some(blob) = block.blob.as_ref().filter(|_| is_wanted) else {
@@ -38,7 +38,7 @@ impl Store {
             };
             if !self.decoded.contains(block.shape.ticket) {
                 let job = DecodeJob { layer, shape: block.shape, blob: blob.clone(), into: self.spares.pop() };
-                if crew.push(Job::Decode(job), Urgency::Soon).is_err() {
+                if runner.push(Job::Decode(job), Urgency::Soon).is_err() {
                     return;
                 }
                 block.decoding = true;
@@ -114,7 +114,7 @@ impl Store {
             if next.is_some() {
                 return Some(*from);
             }
-            let queue = self.crew.as_ref()?.queue();
+            let queue = self.runner.as_ref()?.queue();
             if let Some(Job::Decode(DecodeJob { shape, into, .. })) = queue.take_back(|job| job.is_decode_in(layer)) {
                 keep_spare(&mut self.spares, into);
                 if let Some(at) = entry.find(shape.ticket) {

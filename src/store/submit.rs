@@ -2,9 +2,9 @@
 
 use super::block::{Block, BlockState};
 use super::codec::BlockShape;
-use super::crew::{EncodeJob, Job};
 use super::kv::KvBytes;
 use super::queue::Urgency;
+use super::runner::{EncodeJob, Job};
 use super::{Purpose, Store, gather, tokens};
 use crate::layout::{CacheRef, TokenRange};
 use crate::status::{Error, Result, Status, bail, error};
@@ -80,10 +80,10 @@ impl Store {
         let block = Block::new(shape, range)?;
         let bytes = raw.len();
         let job = EncodeJob { layer, shape, raw, purpose };
-        let outcome = match &self.crew {
-            Some(crew) => {
+        let outcome = match &self.runner {
+            Some(runner) => {
                 let urgency = if purpose == Purpose::KeepSoon { Urgency::Soon } else { Urgency::Later };
-                match crew.push(Job::Encode(job), urgency) {
+                match runner.push(Job::Encode(job), urgency) {
                     Err(refusal) if refusal.status() == Status::Busy => {
                         self.layer_or_new(layer)?.stats.busy_blocks += 1;
                         return Ok(Submitted::Full(refusal));
@@ -175,7 +175,7 @@ impl Store {
 
     /// The BUSY error when `bytes` more may not be under way.
     fn refuse(&mut self, layer: u32, bytes: usize) -> Option<Error> {
-        self.crew.as_ref()?;
+        self.runner.as_ref()?;
         let bound = self.settings.pending_bytes;
         let pending = self.staged_bytes + if bound > 0 { self.unclaimed_bytes } else { 0 };
         let full = bound > 0 && pending > 0 && pending + bytes > bound;

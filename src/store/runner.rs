@@ -279,16 +279,16 @@ pub fn trim_thread() {
 }
 
 /// A store's share in the threads that run jobs. Dropping blocks until each of its jobs that has begun is done.
-pub(super) struct Crew {
+pub(super) struct Runner {
     queue: Queue<Context, Job, Outcome>,
     workers: Shared<Workers>,
     executor: Option<Executor>,
 }
 
-impl Crew {
+impl Runner {
     /// A share in the workers of the process; or, with an executor, in the host's threads alone.
     pub(super) fn new(workers: u32, encoding: Encoding, executor: Option<Executor>) -> Result<Self> {
-        Crew::among(WORKERS.get(Workers::new)?, workers, encoding, executor)
+        Runner::among(WORKERS.get(Workers::new)?, workers, encoding, executor)
     }
 
     fn among(all: &Shared<Workers>, workers: u32, encoding: Encoding, executor: Option<Executor>) -> Result<Self> {
@@ -298,7 +298,7 @@ impl Crew {
             shortage: memory::shortage::get(),
         };
         let workers = if executor.is_some() { 0 } else { workers.min(MOST_WORKERS) };
-        Ok(Crew { queue: all.join(context, workers)?, workers: all.clone(), executor })
+        Ok(Runner { queue: all.join(context, workers)?, workers: all.clone(), executor })
     }
 
     pub(super) fn queue(&self) -> &Queue<Context, Job, Outcome> {
@@ -321,7 +321,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for Runner {
     fn drop(&mut self) {
         if self.workers.process != sys::process() {
             // A forked child has no threads, and one of them may have held a lock. Their share of the queues is never
@@ -349,8 +349,8 @@ mod tests {
         Job::Encode(EncodeJob { layer: 0, shape: shape(ticket, 64), raw, purpose: Purpose::Keep })
     }
 
-    fn crew(all: &Shared<Workers>, workers: u32) -> Crew {
-        Crew::among(all, workers, Encoding::default(), None).unwrap()
+    fn runner(all: &Shared<Workers>, workers: u32) -> Runner {
+        Runner::among(all, workers, Encoding::default(), None).unwrap()
     }
 
     /// Workers that have started and were not joined.
@@ -362,17 +362,17 @@ mod tests {
     #[cfg(not(tsan))]
     #[test]
     fn a_job_that_panics_is_lost_alone() {
-        let crew = crew(&Workers::new().unwrap(), 2);
+        let runner = runner(&Workers::new().unwrap(), 2);
         for ticket in 0..8 {
             // The size of its rows overflows.
             let blob = Shared::new(Blob::new(&[], &[]).unwrap()).unwrap();
             let decode = Job::Decode(DecodeJob { layer: 3, shape: shape(ticket, usize::MAX), blob, into: None });
-            crew.push(decode, Urgency::Soon).unwrap();
-            crew.push(encode(ticket), Urgency::Later).unwrap();
+            runner.push(decode, Urgency::Soon).unwrap();
+            runner.push(encode(ticket), Urgency::Later).unwrap();
         }
         let (mut lost, mut encoded) = (Vec::new(), Vec::new());
-        while crew.queue.wait() {
-            while let Some(outcome) = crew.queue.outcome() {
+        while runner.queue.wait() {
+            while let Some(outcome) = runner.queue.outcome() {
                 match outcome {
                     Outcome::Decoded(DecodeOutcome { layer: 3, ticket, result: Err(error), .. }) => {
                         assert_eq!(error.status(), crate::status::Status::Internal, "{error}");
@@ -394,7 +394,7 @@ mod tests {
     fn no_worker_outlives_the_last_store() {
         let all = Workers::new().unwrap();
         for _ in 0..3 {
-            let stores = [1, 3, 2, 0].map(|workers| crew(&all, workers));
+            let stores = [1, 3, 2, 0].map(|workers| runner(&all, workers));
             for ticket in 0..20 {
                 stores[..3].iter().for_each(|store| store.push(encode(ticket), Urgency::Later).unwrap());
             }
@@ -407,9 +407,9 @@ mod tests {
     #[test]
     fn workers_that_no_store_has_any_more_end_and_start_again() {
         let all = Workers::new().unwrap();
-        let narrow = crew(&all, 1);
+        let narrow = runner(&all, 1);
         for ticket in 0..50 {
-            let wide = crew(&all, 1 + ticket as u32 % 4);
+            let wide = runner(&all, 1 + ticket as u32 % 4);
             wide.push(encode(ticket), Urgency::Soon).unwrap();
             narrow.push(encode(ticket), Urgency::Later).unwrap();
             assert!(wide.queue.wait() && wide.queue.outcome().is_some());
@@ -422,18 +422,18 @@ mod tests {
         while (1..4).any(|number| all.queues.is_present(number)) {
             std::thread::yield_now();
         }
-        drop(crew(&all, 0));
+        drop(runner(&all, 0));
         assert_eq!(threads(&all), 1);
     }
 
     #[test]
     fn a_thread_that_is_refused_leaves_nothing_open() {
         let all = Workers::new().unwrap();
-        let narrow = crew(&all, 1);
+        let narrow = runner(&all, 1);
         memory::shortage::set_least(1);
         for seed in 1..40 {
             memory::shortage::set(3, seed << 32 | seed);
-            let _ = Crew::among(&all, 4, Encoding::default(), None).map(drop);
+            let _ = Runner::among(&all, 4, Encoding::default(), None).map(drop);
         }
         memory::shortage::set(0, 0);
         memory::shortage::set_least(1024);
