@@ -83,7 +83,8 @@ impl<C: Copy, J, O> Books<C, J, O> {
         let next = self.queues.partition_point(|queue| queue.id <= self.served);
         let (before, behind) = self.queues.split_at_mut(next);
         let mut in_turn = behind.iter_mut().chain(before);
-        let taken = in_turn.find_map(|queue| if queue.running < queue.workers as usize { queue.take() } else { None })?;
+        let taken =
+            in_turn.find_map(|queue| if queue.running < queue.workers as usize { queue.take() } else { None })?;
         self.served = taken.id;
         Some(taken)
     }
