@@ -246,7 +246,8 @@ mod unix {
         with(path, |path| again(|| checked(unsafe { stat(path.as_ptr(), found.as_mut_ptr()) })))?;
         // SAFETY: zeroed, which is a value of a struct of integers, and then written.
         let found = unsafe { found.assume_init() };
-        Ok(match found.st_mode & libc::S_IFMT {
+        // A u32 or a u16, and not always the type of the constants.
+        Ok(match found.st_mode as libc::mode_t & libc::S_IFMT {
             libc::S_IFREG => Kind::File,
             libc::S_IFDIR => Kind::Folder,
             libc::S_IFCHR | libc::S_IFBLK => Kind::Device,
@@ -261,7 +262,7 @@ mod unix {
         // SAFETY: the path ends with a zero, and there is room for the answer.
         let seen = with(path, |path| again(|| checked(unsafe { lstat(path.as_ptr(), found.as_mut_ptr()) })));
         // SAFETY: zeroed, which is a value of a struct of integers.
-        seen.is_ok() && unsafe { found.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFLNK
+        seen.is_ok() && unsafe { found.assume_init() }.st_mode as libc::mode_t & libc::S_IFMT == libc::S_IFLNK
     }
 
     pub(super) fn is_at(path: &Path, file: &File) -> bool {

@@ -66,7 +66,8 @@ mod kept {
         if unsafe { libc::pthread_key_create(&mut key, Some(drop_value::<T>)) } != 0 {
             return None;
         }
-        let next = u64::from(key) + 1;
+        // An i32 on Android, whose keys are negative; a u32 or a u64 elsewhere.
+        let next = (key as u64).wrapping_add(1);
         if KEYS[number].compare_exchange(NONE, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return Some(key);
         }
