@@ -2,7 +2,7 @@
 //
 // C++11, needs neither exceptions nor RTTI.
 //
-//   host     the LLM engine's settings of a model; hangs on KVMeta::mnnkv. Without a host MNN is unchanged.
+//   host     the LLM engine's settings of a model (mnnkv_mnn_host.hpp); hangs on KVMeta::mnnkv. Without a host MNN is unchanged.
 //   layer    one attention op's cache; hangs on CPUKVCacheManager::mnnkv, which all clones of the op share.
 //
 // KVMeta counts the chat's tokens (logical). A layer whose tokens were evicted has fewer (physical). layer::begin
@@ -13,9 +13,6 @@
 
 #ifndef MNNKV_MNN_HPP
 #define MNNKV_MNN_HPP
-
-#include <MNN/ErrorCode.hpp>
-#include <MNN/MNNDefine.h>
 
 #include <algorithm>
 #include <cmath>
@@ -28,149 +25,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/KVMeta.hpp"
 #include "mnnkv_chat.hpp"
-#include "mnnkv_dump.hpp"
-#include "mnnkv_host.hpp"
-#include "mnnkv_json.hpp"
-// MNN is built without the library, which is loaded at run time.
-#ifdef MNNKV_LOAD
-#include "mnnkv/load.h"
-#endif
+#include "mnnkv_mnn_host.hpp"
 
 namespace mnnkv_mnn {
-
-class chat;
-class layer;
-
-/// The LLM engine's settings of a model, from before it is loaded.
-struct host {
-    host() = default;
-    /// The model's config as a JSON object. Keys that are wrong are named later.
-    explicit host(const std::string& json) : config(json) {
-        for (const auto& member : mnnkv_host::json_members(config)) {
-            const std::string &key = member.first, &value = member.second;
-            const bool on = value != "false" && value != "\"off\"" && value != "0";
-            bounds = bounds || (on && (key == "kv_memory_mb" || key == "kv_memory_bytes"));
-            quantises = quantises || (on && key == "kv_quant");
-            evicts = evicts || (on && key == "kv_h2o_enable");
-            compresses = compresses || (on && key == "kv_lossless_enable");
-            chats = chats || (on && key == "kv_chat_enable");
-            logs = logs || (on && key == "kv_h2o_log_stats");
-            if (key == "kv_dump_folder") {
-                (void)mnnkv_host::json_path(value, dump_folder);
-            } else if (key == "kv_library") {
-                (void)mnnkv_host::json_path(value, library);
-            }
-        }
-    }
-
-    std::string config;
-    /// kv_memory_mb or _bytes, kv_quant, kv_h2o_enable, kv_lossless_enable and kv_chat_enable: with none no session is made.
-    bool bounds = false, quantises = false, evicts = false, compresses = false, chats = false;
-    /// kv_dump_folder: where K, V and Q of every step are written; "": nowhere.
-    std::string dump_folder;
-    /// kv_library: the file that is loaded where MNN is built without the library; "": mnnkv_load looks for one.
-    std::string library;
-    /// kv_h2o_log_stats: one line per eviction.
-    bool logs = false;
-    /// The files of the model, which files of its chats are bound to.
-    std::vector<std::string> model_files;
-    /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
-    std::string attention_type, attention_mask;
-
-    /// Wrong keys of a config that switches nothing on are printed.
-    bool is_checked = false;
-    /// The library was looked for, and there is none.
-    bool is_sought = false, is_missing = false;
-
-    /// There is to be a session.
-    bool keeps_tokens() const { return bounds || quantises || evicts || compresses || chats; }
-
-    /// History edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
-    bool edits_history() const { return keeps_tokens() && refusal().empty(); }
-
-    /// Why no session is made for these settings; "" when one can be.
-    std::string refusal() const {
-        for (const auto& member : mnnkv_host::json_members(config)) {
-            if (member.first == "kv_chat_enable" && member.second != "true" && member.second != "false") {
-                return "kv_chat_enable is " + member.second + "; true or false expected";
-            }
-        }
-        if (attention_type != "full") {
-            return "attention_type is \"" + attention_type + "\", not \"full\"";
-        }
-        if (attention_mask != "float") {
-            return "attention_mask is \"" + attention_mask + "\", not \"float\"";
-        }
-        return std::string();
-    }
-
-    /// Metrics as mnnkv_session_metrics_json writes them. Empty until attention has run. Set by the side that links
-    /// mnn-kv: the engine may be a library of its own, which then needs none of its symbols.
-    std::function<std::string()> metrics;
-    /// As mnnkv_session_trim, from any thread. Returns why not; "" when it is done. Empty and set as metrics.
-    std::function<std::string(std::uint64_t bytes)> trim;
-    /// Carries a command out; empty until attention has run. Returns false, with the reason printed, on failure.
-    std::function<bool(MNN::KVMeta&, const mnnkv_host::chat_command&, chat&)> run;
-    /// That of this moment, which any thread may interrupt: made by attach, and the same until the next load.
-    std::shared_ptr<mnnkv_host::running_command> running;
-    mnnkv_host::known_chats known_chats;
-    /// Those of a session, in no order.
-    std::vector<layer*> layers;
-    /// Made by the first layer, where the settings say so.
-    std::shared_ptr<mnnkv_host::model_session> model;
-    std::shared_ptr<mnnkv_host::cache_dump> dump;
-};
-
-/// A config has keys that begin with "kv_".
-inline bool names_keys(const std::string& config) {
-    const auto members = mnnkv_host::json_members(config);
-    return std::any_of(members.begin(), members.end(), [](const std::pair<std::string, std::string>& member) {
-        return member.first.compare(0, 3, "kv_") == 0;
-    });
-}
-
-/// Called by the engine before its KVMeta goes to the runtime. Replaces earlier settings.
-inline void attach(MNN::KVMeta& meta, const host& settings) {
-    for (const auto& member : mnnkv_host::json_members(settings.config)) {
-        if (member.first == "kv_dump_folder" && member.second[0] != '"') {
-            MNN_PRINT("mnn-kv: dump off where kv_dump_folder is %s, not a string\n", member.second.c_str());
-        }
-    }
-    if (!names_keys(settings.config)) {
-        meta.mnnkv.reset();
-        return;
-    }
-    meta.mnnkv.reset(new host(settings));
-    meta.mnnkv->running = std::make_shared<mnnkv_host::running_command>();
-}
-
-/// The config's own chunk where it has a budget and none: in a prompt the budget is exceeded by a chunk.
-inline bool wants_chunk(const MNN::KVMeta& meta, int chunk) { return chunk == 0 && meta.mnnkv && meta.mnnkv->bounds; }
-
-/// The model's metrics as JSON; "" when nothing is compressed.
-inline std::string metrics(const MNN::KVMeta& meta) {
-    return meta.mnnkv && meta.mnnkv->metrics ? meta.mnnkv->metrics() : std::string();
-}
-
-/// MNN's code of a failure.
-inline MNN::ErrorCode error_of(mnnkv_status code) {
-    switch (code) {
-        case MNNKV_OK:
-            return MNN::NO_ERROR;
-        case MNNKV_OUT_OF_MEMORY:
-            return MNN::OUT_OF_MEMORY;
-        case MNNKV_UNSUPPORTED:
-            return MNN::NOT_SUPPORT;
-        case MNNKV_CORRUPT:
-            return MNN::INPUT_DATA_ERROR;
-        case MNNKV_IO:
-            return MNN::FILE_OPEN_FAILED;
-        default:
-            return MNN::INVALID_VALUE;
-    }
-}
 
 /// Gives an attention op the engine's KVMeta back when its step returns: until then it may have a layer's own.
 class own_meta {
