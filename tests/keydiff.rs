@@ -1,6 +1,6 @@
 //! Scores of tokens by keys and values, against the formulas in f64.
 
-use mnnkv::h2o::{Angles, KeyTurn, TokenRows, TokenScores};
+use mnnkv::h2o::{Angles, InverseRope, TokenRows, TokenScores};
 use proptest::prelude::*;
 
 /// Rows `[head][token][dim]` of some tokens.
@@ -131,7 +131,7 @@ proptest! {
                 key[y] = (to * angle.cos() + from * angle.sin()) as f32;
             }
         }
-        KeyTurn::new(adjacent, frequencies).back(&mut keys, dims, &positions, &mut Angles::default()).unwrap();
+        InverseRope::new(adjacent, frequencies).back(&mut keys, dims, &positions, &mut Angles::default()).unwrap();
         prop_assert!(keys.iter().zip(&plain).all(|(a, b)| (a - b).abs() < 1e-5), "{:?} {:?}", keys, plain);
     }
 }

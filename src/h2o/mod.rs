@@ -5,7 +5,7 @@
 //! | [`BlockSums`], [`Accumulator`] (`attention/`) | block sums of hosts to exact mass per block |
 //! | [`Aggregation`] | how the masses of steps add up to a score |
 //! | [`BlockScores`] | the scores of one layer, from masses |
-//! | [`TokenScores`], [`KeyTurn`] | the scores of one layer, from keys and values |
+//! | [`TokenScores`], [`InverseRope`] | the scores of one layer, from keys and values |
 //! | [`plan()`], [`PlanConfig`] | scores to the tokens that stay |
 //!
 //! The rule of masses is that of H2O (Zhang et al. 2023, "Heavy-Hitter Oracle"), with whole blocks as the unit and tokens really
@@ -14,7 +14,7 @@
 mod aggregation;
 mod attention;
 mod block_scores;
-mod key_turn;
+mod inverse_rope;
 mod plan;
 mod plan_config;
 mod token_scores;
@@ -22,7 +22,7 @@ mod token_scores;
 pub use aggregation::{Aggregation, update_scores};
 pub use attention::{Accumulator, BlockSums, MAX_TOKENS, Missing, SumFields, Sums, mass_to_f64};
 pub use block_scores::{BlockScores, SavedScores, ScoredStep};
-pub use key_turn::{Angles, KeyTurn};
+pub use inverse_rope::{Angles, InverseRope};
 pub use plan::{Amounts, Plan, plan, plan_pinned};
 pub use plan_config::{PlanConfig, Target};
 pub use token_scores::{NewTokens, TokenRows, TokenScores};

@@ -1,14 +1,14 @@
 //! Facts of a host's model for the policies of eviction.
 
 use crate::gear::{Frequencies, Pairing};
-use crate::h2o::KeyTurn;
+use crate::h2o::InverseRope;
 use crate::status::{Result, bail};
 use crate::store::KeyRotation;
 use crate::sys::memory;
 
 /// The turn of a rotation.
 /// INVALID_ARGUMENT: if the number of frequencies is not half of the rotated channels, or one is no finite number.
-pub(super) fn turn(rotation: &KeyRotation<'_>) -> Result<KeyTurn> {
+pub(super) fn turn(rotation: &KeyRotation<'_>) -> Result<InverseRope> {
     let pairs = rotation.dims / 2;
     let frequencies = match rotation.frequencies {
         Frequencies::Given(given) if given.len() != pairs => {
@@ -24,5 +24,5 @@ pub(super) fn turn(rotation: &KeyRotation<'_>) -> Result<KeyTurn> {
     if let Some(pair) = frequencies.iter().position(|frequency| !frequency.is_finite()) {
         bail!(InvalidArgument, "inv_freq[{pair}] is {}; a finite number expected", frequencies[pair]);
     }
-    Ok(KeyTurn::new(rotation.pairing == Pairing::Adjacent, frequencies))
+    Ok(InverseRope::new(rotation.pairing == Pairing::Adjacent, frequencies))
 }

@@ -17,7 +17,7 @@ use super::config::{Basis, Config, EvictionRules, Policy};
 use super::lanes::{self, AllLanes, Wanted};
 use super::layer::CacheLengths;
 use super::pins::Pins;
-use crate::h2o::{self, KeyTurn, NewTokens, ScoredStep};
+use crate::h2o::{self, InverseRope, NewTokens, ScoredStep};
 use crate::layout::{Cache, CacheRef, Kind, Pair};
 use crate::status::{Result, bail};
 use crate::store::Store;
@@ -103,7 +103,7 @@ pub(super) struct Eviction {
     ranking: Option<Ranking>,
     positions: PositionMap,
     /// The rotation of keys, where the host has given it.
-    turn: Option<KeyTurn>,
+    turn: Option<InverseRope>,
     clock: Clock,
     /// The tokens that the next begin leaves, as (offset, length); ascending.
     plan: Option<Vec<Pair>>,
@@ -150,7 +150,7 @@ impl Eviction {
     }
 
     /// Sets the rotation of the keys of tokens to come.
-    pub(super) fn set_turn(&mut self, turn: Option<KeyTurn>) {
+    pub(super) fn set_turn(&mut self, turn: Option<InverseRope>) {
         self.turn = turn;
     }
 

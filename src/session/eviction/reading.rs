@@ -2,7 +2,7 @@
 
 use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, widen};
-use crate::h2o::{Angles, KeyTurn, NewTokens, TokenRows, TokenScores};
+use crate::h2o::{Angles, InverseRope, NewTokens, TokenRows, TokenScores};
 use crate::layout::{self, CacheRef, Kind, TokenRange};
 use crate::status::Result;
 use crate::sys::memory;
@@ -28,7 +28,7 @@ pub(super) fn read(
     scores: &mut TokenScores,
     cache: &CacheRef<'_>,
     kv_len: u32,
-    turn: Option<&KeyTurn>,
+    turn: Option<&InverseRope>,
     position: impl Fn(u32) -> u32,
 ) -> Result<NewTokens> {
     let rows = cache.layout.rows();
@@ -52,7 +52,7 @@ impl Chunk {
         &mut self,
         cache: &CacheRef<'_>,
         range: TokenRange,
-        turn: Option<&KeyTurn>,
+        turn: Option<&InverseRope>,
         position: impl Fn(u32) -> u32,
     ) -> Result<()> {
         let rows = cache.layout.rows();

@@ -6,7 +6,7 @@ use crate::sys::memory;
 /// The rotation of a layer's keys by their positions (RoPE): pair i of a key at position p is turned by
 /// `p * frequencies[i]`.
 #[derive(Debug)]
-pub struct KeyTurn {
+pub struct InverseRope {
     /// Pairs are channels 2 d and 2 d + 1, else d and d + dims / 2.
     adjacent: bool,
     frequencies: Vec<f32>,
@@ -16,10 +16,10 @@ pub struct KeyTurn {
 #[derive(Debug, Default)]
 pub struct Angles(Vec<f32>);
 
-impl KeyTurn {
+impl InverseRope {
     /// The rotation with these angles per position, one per pair.
     pub fn new(adjacent: bool, frequencies: Vec<f32>) -> Self {
-        KeyTurn { adjacent, frequencies }
+        InverseRope { adjacent, frequencies }
     }
 
     /// INVALID_ARGUMENT: if the rotation has more channels than a key.
