@@ -1,5 +1,11 @@
 //! Every level against the definitions at the fields of [`Kernels`], not only against `portable`.
 
+mod estimates;
+mod gear;
+mod lanes;
+mod product;
+mod quantisation;
+
 use super::*;
 
 #[test]
