@@ -38,7 +38,7 @@ const HEADERS: &[Header] = &[
         about: "attention over tokens in 8 and 4 bits",
         includes: &["\"session.h\""],
         folder: "src/ffi",
-        sections: &["attend"],
+        sections: &["attend", "rows"],
     },
     Header {
         path: "mnnkv/memory.h",

@@ -164,6 +164,9 @@ static struct mnnkv_functions {
     mnnkv_status (*session_attends)(const mnnkv_session *session, uint32_t layer, int32_t *attends);
     mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend);
     mnnkv_status (*session_attend_stats)(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats);
+    mnnkv_status (*rows_scratch)(const mnnkv_rows *rows, uint32_t parts, uint64_t *bytes);
+    mnnkv_status (*rows_attend)(const mnnkv_rows *rows, uint32_t part, uint32_t parts, void *scratch, uint64_t scratch_bytes);
+    mnnkv_status (*rows_merge)(const mnnkv_rows *rows, uint32_t part, uint32_t parts, const void *scratch, uint64_t scratch_bytes);
     mnnkv_status (*session_memory)(const mnnkv_session *session, mnnkv_memory_stats *stats);
     mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
     mnnkv_status (*session_metrics)(const mnnkv_session *session, mnnkv_metrics *metrics);
@@ -242,6 +245,9 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_attends",
     "mnnkv_session_attend",
     "mnnkv_session_attend_stats",
+    "mnnkv_rows_scratch",
+    "mnnkv_rows_attend",
+    "mnnkv_rows_merge",
     "mnnkv_session_memory",
     "mnnkv_session_trim",
     "mnnkv_session_metrics",
@@ -382,6 +388,18 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend(const mnnkv_session *session
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend_stats(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats) {
     return mnnkv_loaded.session_attend_stats ? mnnkv_loaded.session_attend_stats(session, layer, stats) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_rows_scratch(const mnnkv_rows *rows, uint32_t parts, uint64_t *bytes) {
+    return mnnkv_loaded.rows_scratch ? mnnkv_loaded.rows_scratch(rows, parts, bytes) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_rows_attend(const mnnkv_rows *rows, uint32_t part, uint32_t parts, void *scratch, uint64_t scratch_bytes) {
+    return mnnkv_loaded.rows_attend ? mnnkv_loaded.rows_attend(rows, part, parts, scratch, scratch_bytes) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_rows_merge(const mnnkv_rows *rows, uint32_t part, uint32_t parts, const void *scratch, uint64_t scratch_bytes) {
+    return mnnkv_loaded.rows_merge ? mnnkv_loaded.rows_merge(rows, part, parts, scratch, scratch_bytes) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_stats *stats) {

@@ -148,6 +148,36 @@ macro_rules! kernel {
                 (block: &$crate::arch::attend::HeadBlock, keys: &mut [[f32; 16]], values: &mut [[f32; 16]]) -> () = $crate::arch::attend::decode::decode::<$dots>),
         }
     };
+    ($features:tt attend_rows $vector:path) => {
+        $crate::arch::level::kernel!(@rows $features $vector, 4, 4, 4)
+    };
+    ($features:tt attend_rows_narrow $vector:path) => {
+        // 4 tokens or 2 query vectors fill 8 of 16 registers.
+        $crate::arch::level::kernel!(@rows $features $vector, 4, 1, 2)
+    };
+    (@rows $features:tt $vector:path, $tokens:literal, $most_logits:literal, $most_values:literal) => {{
+        use $crate::arch::attend::rows::{self, F16, Q4_0, Q8_0, RowKernels};
+        RowKernels {
+            logits: [
+                $crate::arch::level::kernel!(@row_logits $features rows::logits::<$vector, F16, $tokens, $most_logits>),
+                $crate::arch::level::kernel!(@row_logits $features rows::logits::<$vector, Q8_0, $tokens, $most_logits>),
+                $crate::arch::level::kernel!(@row_logits $features rows::logits::<$vector, Q4_0, $tokens, $most_logits>),
+            ],
+            values: [
+                $crate::arch::level::kernel!(@row_values $features rows::values::<$vector, F16, $most_values>),
+                $crate::arch::level::kernel!(@row_values $features rows::values::<$vector, Q8_0, $most_values>),
+                $crate::arch::level::kernel!(@row_values $features rows::values::<$vector, Q4_0, $most_values>),
+            ],
+        }
+    }};
+    (@row_logits $features:tt $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (tile: &$crate::arch::attend::rows::RowTile, queries: &[&[f32]], scale: f32, logits: &mut [[f32; 64]]) -> () = $kernel)
+    };
+    (@row_values $features:tt $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (tile: &$crate::arch::attend::rows::RowTile, weights: &[[f32; 64]], sums: &mut [f32], len: usize) -> () = $kernel)
+    };
     ($features:tt quantize $kernel:path) => {
         $crate::arch::level::kernel!(@ $features
             (values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) -> () = $kernel)

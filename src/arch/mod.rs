@@ -215,6 +215,8 @@ pub struct Kernels {
     pub estimates: estimates::EstimateKernels,
     /// Attention over K in 8 bits and V in 4.
     pub attend: attend::AttendKernels,
+    /// Attention over rows of a host's own cache.
+    pub attend_rows: attend::rows::RowKernels,
     /// Product of matrices of f32.
     pub product: MatrixProduct,
     /// Rows of F16.
@@ -304,6 +306,7 @@ static PORTABLE: Kernels = Kernels {
     closest: rows::closest,
     estimates: estimates::PORTABLE,
     attend: attend::PORTABLE,
+    attend_rows: attend::rows::PORTABLE,
     product: product::portable,
     rows_f16: rows::portable::<words::F16>(),
     rows_bf16: rows::portable::<words::Bf16>(),

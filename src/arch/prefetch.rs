@@ -21,3 +21,21 @@ pub fn prefetch(bytes: &[u8]) {
         let _ = line;
     }
 }
+
+/// Asks for the line of an address, which may be any, in the second-level cache: the first has too few misses in flight for
+/// rows that lie apart, and loses them before they are read.
+#[inline(always)]
+pub fn prefetch_far(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE; a prefetch reads nothing that the program sees, and never faults.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(address.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pldl2keep, [{0}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}

@@ -5,6 +5,7 @@ mod gear;
 mod lanes;
 mod product;
 mod quantisation;
+mod rows;
 
 use super::*;
 

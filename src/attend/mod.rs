@@ -10,6 +10,7 @@ mod offload;
 mod queries;
 mod reload;
 mod round;
+pub mod rows;
 mod sketch;
 mod slots;
 mod step;

@@ -1,5 +1,6 @@
 //! Blocks against a model of their format in f64, and steps against attention over the numbers of that model.
 
+mod rows;
 mod sketch;
 
 use super::*;

@@ -29,6 +29,7 @@ pub mod memory;
 pub mod park;
 pub mod policy;
 pub mod quantised;
+pub mod rows;
 pub mod session;
 pub mod snapshot;
 pub mod state;

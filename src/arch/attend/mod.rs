@@ -14,6 +14,7 @@ pub mod encode;
 pub mod lines;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(super) mod neon;
+pub mod rows;
 
 use encode::ValueScales;
 

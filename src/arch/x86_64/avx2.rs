@@ -44,6 +44,7 @@ level! {
         closest: closest = rows::closest;
         estimates: estimates = estimates::avx2::Floats16;
         attend: attend = attend::avx2::Maddubs;
+        attend_rows: attend_rows_narrow = estimates::avx2::Floats16;
         // 12 sums, two vectors of B and one of A fill the 16 registers.
         product: product = vector::product::<__m256, 6, 2, 2>;
         rows_f16: rows = words::F16;

@@ -39,6 +39,7 @@ level! {
         closest: closest = rows::closest;
         estimates: estimates = estimates::avx512::Floats16;
         attend: attend = attend::avx512::Vnni512;
+        attend_rows: attend_rows = estimates::avx512::Floats16;
         // 24 sums, two vectors of B and one of A, of 32 registers.
         product: product = vector::product::<__m512, 12, 2, 1>;
         rows_f16: rows = words::F16;

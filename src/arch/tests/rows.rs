@@ -1,0 +1,75 @@
+//! Kernels of a host's rows: the same bits at every level, and nothing read or written beyond their rows.
+
+use super::*;
+use crate::arch::attend::rows::{RowTile, RowType, UNIT};
+use crate::arch::attend::{BLOCK, QUERIES};
+
+/// Rows of any bytes; scales are small, and no half is infinite or NaN.
+fn rows(kind: RowType, dims: usize, stride: usize, tokens: usize) -> Vec<u8> {
+    let mut bytes = noise((tokens - 1) * stride + kind.bytes(dims));
+    for row in bytes.chunks_mut(stride) {
+        let row = &mut row[..kind.bytes(dims)];
+        let unit = kind.bytes(UNIT);
+        match kind {
+            RowType::F16 => row.iter_mut().skip(1).step_by(2).for_each(|high| *high &= 0xBF),
+            _ => row.iter_mut().skip(1).step_by(unit).for_each(|high| *high = *high & 0x83 | 0x20),
+        }
+    }
+    bytes
+}
+
+#[test]
+fn every_level_attends_to_rows_with_the_same_bits() {
+    let floats = |len: usize| noise(len).into_iter().map(|b| f32::from(b as i8) / 37.0).collect::<Vec<_>>();
+    for (kind, dims) in
+        [RowType::F16, RowType::Q8_0, RowType::Q4_0].into_iter().flat_map(|k| [32, 64, 96, 576].map(|d| (k, d)))
+    {
+        for (tokens, count, gap) in [(1, 1, 0), (2, 4, 3), (5, 2, 64), (63, 3, 1), (BLOCK, QUERIES, 0), (BLOCK, 1, 7)] {
+            let stride = kind.bytes(dims) + gap;
+            let bytes = rows(kind, dims, stride, tokens);
+            let tile = RowTile { bytes: &bytes, stride, tokens, dims };
+            let (queries, weights) = (floats(count * dims), floats(count * BLOCK));
+            let queries: Vec<&[f32]> = queries.chunks(dims).collect();
+            let len = dims + 5;
+            let run = |k: &Kernels| {
+                let (mut logits, mut sums) = (vec![[f32::NAN; BLOCK]; count], floats(count * len + 1));
+                (k.attend_rows.logits[kind as usize])(&tile, &queries, 0.125, &mut logits);
+                (k.attend_rows.values[kind as usize])(&tile, weights.as_chunks().0, &mut sums, len);
+                logits.concat().into_iter().chain(sums).map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let expected = run(available().next().unwrap());
+            for k in available() {
+                assert!(run(k) == expected, "{kind:?} {:?}: {dims} dims, {tokens} tokens, {count} queries", k.level);
+            }
+            let (logits, sums) = expected.split_at(count * BLOCK);
+            for logits in logits.chunks(BLOCK) {
+                assert!(logits[tokens..].iter().all(|bits| *bits == f32::NEG_INFINITY.to_bits()));
+            }
+            let untouched = floats(count * len + 1);
+            for at in (0..count).flat_map(|n| n * len + dims..(n + 1) * len).chain([count * len]) {
+                assert_eq!(sums[at], untouched[at].to_bits(), "behind the sums");
+            }
+        }
+    }
+}
+
+#[test]
+fn tiles_that_do_not_fit_are_refused() {
+    let bytes = [0; 640];
+    let query = [0.0; 64];
+    for (len, stride, tokens, dims) in [
+        (255, 64, 4, 32),
+        (639, 64, 10, 32),
+        (640, 64, 0, 32),
+        (640, 1, BLOCK + 1, 32),
+        (640, 64, 4, 31),
+        (640, usize::MAX, 3, 32),
+        (640, 64, 4, 96),
+    ] {
+        let tile = RowTile { bytes: &bytes[..len], stride, tokens, dims };
+        for k in available() {
+            let call = || (k.attend_rows.logits[0])(&tile, &[&query], 1.0, &mut [[0.0; BLOCK]]);
+            assert!(std::panic::catch_unwind(call).is_err(), "{:?} {len} {stride} {tokens} {dims}", k.level);
+        }
+    }
+}

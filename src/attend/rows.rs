@@ -1,0 +1,307 @@
+//! Attention over rows of a host's own cache, a few query rows at a time, in parts that run on any threads.
+//!
+//! Each part folds a run of tiles of tokens, all KV heads of a tile before the next, into a softmax of its own: tokens of a
+//! cache are read once, in their order, for all query heads. Then the parts are merged, in parts of query vectors.
+
+use crate::arch::attend::rows::{RowKernels, RowTile, RowType, UNIT};
+use crate::arch::attend::{BLOCK, MOST_DIMS, QUERIES, Running};
+use crate::arch::estimates::LANES;
+use crate::arch::{self, attend::AttendKernels};
+use crate::dtype::Dtype;
+use crate::dtype::convert::{Endian, widen};
+use crate::status::{Result, bail};
+use std::ops::Range;
+
+use super::round::MOST_PARTS;
+
+/// Floats behind the sums of a query vector: its peak and its sum of weights, in whole lanes.
+const SOFTMAX: usize = LANES;
+
+/// K or V of a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Plane<'a> {
+    /// The format of its rows.
+    pub kind: RowType,
+    /// Elements of a row.
+    pub dims: usize,
+    /// Bytes from a token's row to the next of the same head.
+    pub token_stride: usize,
+    /// Bytes from a head's row to the next of the same token.
+    pub head_stride: usize,
+    /// From the first row to the last.
+    pub data: &'a [u8],
+}
+
+/// Numbers that are added to logits.
+#[derive(Clone, Copy, Debug)]
+pub struct RowMask<'a> {
+    /// `[row][token]`, f16.
+    pub data: &'a [[u8; 2]],
+    /// From one row to the next.
+    pub stride: usize,
+    /// A factor for each query head; 1 without.
+    pub slopes: Option<&'a [f32]>,
+}
+
+/// Query rows, and the cache that they attend to.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Keys.
+    pub key: Plane<'a>,
+    /// Values.
+    pub value: Plane<'a>,
+    /// Tokens of the cache.
+    pub tokens: usize,
+    /// Heads of the cache.
+    pub kv_heads: usize,
+    /// Query heads; consecutive ones share a KV head.
+    pub heads: usize,
+    /// Query rows of each head.
+    pub rows: usize,
+    /// Floats of query rows.
+    pub queries: &'a [f32],
+    /// Floats from a query head to the next.
+    pub query_head_stride: usize,
+    /// Floats from a query row to the next.
+    pub query_row_stride: usize,
+    /// The factor of a logit.
+    pub scale: f32,
+    /// Logits x become `cap * tanh(x / cap)`.
+    pub soft_cap: Option<f32>,
+    /// Added after the soft cap; finite or -inf.
+    pub mask: Option<RowMask<'a>>,
+    /// Logits of no token, one for each query head.
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl Plane<'_> {
+    /// Bytes from the first row to the last. INVALID_ARGUMENT: if rows cannot be of this length, or exceed the address space.
+    pub fn bytes(&self, name: &str, heads: usize, tokens: usize) -> Result<usize> {
+        let Plane { kind, dims, token_stride, head_stride, .. } = *self;
+        if !(UNIT..=2 * MOST_DIMS).contains(&dims) || !dims.is_multiple_of(UNIT) {
+            bail!(InvalidArgument, "{name}_dim is {dims}; a multiple of {UNIT} up to {} expected", 2 * MOST_DIMS);
+        }
+        let last = |stride: usize, count: usize| stride.checked_mul(count - 1);
+        let end = last(token_stride, tokens).zip(last(head_stride, heads));
+        match end.and_then(|(t, h)| t.checked_add(h)?.checked_add(kind.bytes(dims))) {
+            Some(end) if end <= isize::MAX as usize => Ok(end),
+            _ => bail!(
+                InvalidArgument,
+                "{name}_token_stride {token_stride} and {name}_head_stride {head_stride} exceed the address space"
+            ),
+        }
+    }
+
+    /// A head's rows of tokens from `first` on.
+    fn tile(&self, head: usize, first: usize, tokens: usize) -> RowTile<'_> {
+        let bytes = &self.data[first * self.token_stride + head * self.head_stride..];
+        RowTile { bytes, stride: self.token_stride, tokens, dims: self.dims }
+    }
+}
+
+/// A tile of the cache and the kernels, while a part folds it.
+struct Fold<'a> {
+    rows: &'a Rows<'a>,
+    kernels: &'static RowKernels,
+    soften: &'static AttendKernels,
+    first: usize,
+    tokens: usize,
+    /// The mask of the tile, by rows.
+    mask: Option<&'a [f32]>,
+}
+
+impl Rows<'_> {
+    /// INVALID_ARGUMENT: if there are no such heads, rows and tokens, or the part is none.
+    pub fn check(&self, (part, parts): (u32, u32)) -> Result<()> {
+        let Rows { tokens, kv_heads, heads, rows, .. } = *self;
+        if tokens == 0 || kv_heads == 0 || heads == 0 || rows == 0 {
+            bail!(
+                InvalidArgument,
+                "tokens is {tokens}, kv_heads {kv_heads}, heads {heads} and rows {rows}; at least 1 of each expected"
+            );
+        }
+        if !heads.is_multiple_of(kv_heads) {
+            bail!(InvalidArgument, "heads is {heads}; a multiple of kv_heads, {kv_heads}, expected");
+        }
+        if !(1..=MOST_PARTS).contains(&parts) || part >= parts {
+            bail!(InvalidArgument, "part is {part} of {parts}; parts of 1 to {MOST_PARTS} expected, from 0 on");
+        }
+        for (name, x) in [("scale", self.scale), ("soft_cap", self.soft_cap.unwrap_or(1.0))] {
+            if !x.is_finite() || x < 0.0 && name == "soft_cap" {
+                bail!(InvalidArgument, "{name} is {x}; a finite number expected, and no soft_cap below 0");
+            }
+        }
+        Ok(())
+    }
+
+    /// Query vectors.
+    pub fn vectors(&self) -> usize {
+        self.heads * self.rows
+    }
+
+    /// Query vectors of a KV head.
+    fn group(&self) -> usize {
+        self.vectors() / self.kv_heads
+    }
+
+    /// Floats of a query vector's softmax.
+    fn vector_len(&self) -> usize {
+        self.value.dims + SOFTMAX
+    }
+
+    /// Floats of working memory of a part: the softmax of each query vector, the mask of a tile, and logits of a KV head.
+    /// INVALID_ARGUMENT: if they exceed the address space.
+    pub fn part_len(&self) -> Result<usize> {
+        let tile = self.rows.checked_add(self.group()).and_then(|n| n.checked_mul(BLOCK));
+        let len = self.heads.checked_mul(self.rows).and_then(|n| n.checked_mul(self.vector_len()));
+        match len.zip(tile).and_then(|(a, b)| a.checked_add(b)) {
+            Some(len) if len <= isize::MAX as usize / (size_of::<f32>() * MOST_PARTS as usize) => Ok(len),
+            _ => bail!(InvalidArgument, "{} heads and {} rows exceed the address space", self.heads, self.rows),
+        }
+    }
+
+    /// Folds a part's tokens into its working memory, whose contents do not matter.
+    pub fn attend(&self, (part, parts): (u32, u32), memory: &mut [f32]) {
+        let (softmax, memory) = memory.split_at_mut(self.vectors() * self.vector_len());
+        let (mask, logits) = memory.split_at_mut(self.rows * BLOCK);
+        for vector in softmax.chunks_exact_mut(self.vector_len()) {
+            vector.fill(0.0);
+            vector[self.value.dims] = f32::NEG_INFINITY;
+        }
+        let units = share(self.tokens.div_ceil(BLOCK) * self.kv_heads, (part, parts));
+        let mut unit = units.start;
+        while unit < units.end {
+            let first = unit / self.kv_heads * BLOCK;
+            let heads = unit % self.kv_heads..self.kv_heads.min(unit % self.kv_heads + units.end - unit);
+            unit += heads.len();
+            let tokens = BLOCK.min(self.tokens - first);
+            let masked = match self.tile_mask(first, tokens, mask) {
+                TileMask::All => continue,
+                TileMask::Zero => false,
+                TileMask::Some => true,
+            };
+            let fold = Fold {
+                rows: self,
+                kernels: &arch::kernels().attend_rows,
+                soften: arch::attend_kernels(),
+                first,
+                tokens,
+                mask: masked.then_some(&*mask),
+            };
+            let softmax = &mut softmax[heads.start * self.group() * self.vector_len()..];
+            for (head, softmax) in heads.zip(softmax.chunks_exact_mut(self.group() * self.vector_len())) {
+                fold.head(head, softmax, logits.as_chunks_mut().0);
+            }
+        }
+    }
+
+    /// Converts the mask of a tile, if that is needed.
+    fn tile_mask(&self, first: usize, tokens: usize, to: &mut [f32]) -> TileMask {
+        /// The bits of -inf.
+        const HIDDEN: [u8; 2] = 0xFC00u16.to_ne_bytes();
+        let Some(mask) = self.mask else { return TileMask::Zero };
+        let row = |row: usize| &mask.data[row * mask.stride + first..][..tokens];
+        if (0..self.rows).all(|r| row(r).iter().all(|x| *x == HIDDEN)) {
+            return TileMask::All;
+        }
+        if (0..self.rows).all(|r| row(r).iter().all(|x| *x == [0; 2])) {
+            return TileMask::Zero;
+        }
+        for (r, to) in to.chunks_exact_mut(BLOCK).enumerate() {
+            widen(Dtype::F16, Endian::Native, row(r).as_flattened(), &mut to[..tokens]);
+            to[tokens..].fill(0.0);
+        }
+        TileMask::Some
+    }
+
+    /// Query vectors, as `row * heads + head`, that a part merges.
+    pub fn merges(&self, part: (u32, u32)) -> Range<usize> {
+        share(self.vectors(), part)
+    }
+
+    /// The attention of a query head and row, from the working memory of all parts. Zeros where it attends to nothing.
+    pub fn merge(&self, row: usize, head: usize, memory: &[f32], out: &mut [f32]) -> Result<()> {
+        let (len, dims) = (self.vector_len(), self.value.dims);
+        let at = (head * self.rows + row) * len;
+        let parts = || memory.chunks_exact(self.part_len().unwrap_or(usize::MAX)).map(|part| &part[at..at + len]);
+        let sink = self.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
+        let peak = parts().map(|vector| vector[dims]).fold(sink, f32::max);
+        out.fill(0.0);
+        if peak == f32::NEG_INFINITY {
+            return Ok(());
+        }
+        let mut total = (sink - peak).exp();
+        for vector in parts() {
+            let factor = (vector[dims] - peak).exp();
+            total += factor * vector[dims + 1];
+            out.iter_mut().zip(vector).for_each(|(out, x)| *out += factor * x);
+        }
+        out.iter_mut().for_each(|x| *x /= total);
+        Ok(())
+    }
+}
+
+/// What a mask does to a tile.
+enum TileMask {
+    /// Hides all of it from all rows.
+    All,
+    /// Nothing.
+    Zero,
+    Some,
+}
+
+impl Fold<'_> {
+    /// Folds the tile of a KV head.
+    fn head(&self, head: usize, softmax: &mut [f32], logits: &mut [[f32; BLOCK]]) {
+        let Rows { key, value, rows, scale, .. } = *self.rows;
+        let (len, group) = (self.rows.vector_len(), self.rows.group());
+        let first = head * group;
+        let tile = key.tile(head, self.first, self.tokens);
+        let logits = &mut logits[..group];
+        for (batch, logits) in logits.chunks_mut(QUERIES).enumerate() {
+            let mut queries = [&[][..]; QUERIES];
+            for (i, query) in queries.iter_mut().take(logits.len()).enumerate() {
+                let vector = first + batch * QUERIES + i;
+                *query = self.rows.query(vector / rows, vector % rows);
+            }
+            (self.kernels.logits[key.kind as usize])(&tile, &queries[..logits.len()], scale, logits);
+        }
+        for (i, (logits, softmax)) in logits.iter_mut().zip(softmax.chunks_exact_mut(len)).enumerate() {
+            self.adjust((first + i) / rows, (first + i) % rows, logits);
+            let (sums, state) = softmax.split_at_mut(value.dims);
+            let mut running = Running { peak: state[0], sum: state[1] };
+            let factor = (self.soften.soften)(logits.as_chunks_mut().0, &mut running);
+            (state[0], state[1]) = (running.peak, running.sum);
+            if factor != 1.0 {
+                sums.iter_mut().for_each(|sum| *sum *= factor);
+            }
+        }
+        let tile = value.tile(head, self.first, self.tokens);
+        for (weights, sums) in logits.chunks(QUERIES).zip(softmax.chunks_mut(QUERIES * len)) {
+            (self.kernels.values[value.kind as usize])(&tile, weights, sums, len);
+        }
+    }
+
+    /// Applies the soft cap and the mask.
+    fn adjust(&self, head: usize, row: usize, logits: &mut [f32; BLOCK]) {
+        if let Some(cap) = self.rows.soft_cap {
+            logits[..self.tokens].iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+        }
+        if let Some(mask) = self.mask {
+            let slope = self.rows.mask.and_then(|mask| mask.slopes).map_or(1.0, |slopes| slopes[head]);
+            logits.iter_mut().zip(&mask[row * BLOCK..]).for_each(|(x, mask)| *x += slope * mask);
+        }
+    }
+}
+
+impl<'a> Rows<'a> {
+    fn query(&self, head: usize, row: usize) -> &'a [f32] {
+        &self.queries[head * self.query_head_stride + row * self.query_row_stride..][..self.key.dims]
+    }
+}
+
+/// A part's share of `count` things.
+fn share(count: usize, (part, parts): (u32, u32)) -> Range<usize> {
+    let at = |part: u32| (count as u128 * u128::from(part) / u128::from(parts)) as usize;
+    at(part)..at(part + 1)
+}

@@ -1,0 +1,275 @@
+//! Rows of a host's own cache
+//!
+//! The attention of a few query rows over K and V that stay where the host has them, in the block formats of ggml. There is no
+//! session, and nothing is kept between calls. Threads of the host share a step, with memory of the host:
+//!
+//!   mnnkv_rows_scratch(&rows, parts, &bytes);                  // once
+//!   mnnkv_rows_attend(&rows, part, parts, scratch, bytes);     // on each of `parts` threads
+//!   ...                                                        // a barrier
+//!   mnnkv_rows_merge(&rows, part, parts, scratch, bytes);      // on each thread; the output is complete after all
+//!
+//! Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
+//! relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp and tanh of the
+//! system in the merge and the soft cap. K, V and queries are finite; what else they are, no memory outside is touched.
+
+use super::cache::MNNKV_DTYPE_F32;
+use crate::arch::attend::rows::RowType;
+use crate::attend::rows::{Plane, RowMask, Rows};
+use crate::ffi::given;
+use crate::ffi::panic::body;
+use crate::ffi::pointer::{self, Out, Sized32};
+use crate::ffi::status::mnnkv_status;
+use crate::status::{Result, bail};
+use std::ffi::c_void;
+
+/// Formats of rows: IEEE 754 binary16; blocks of 32 elements with a scale in binary16, then 32 signed bytes, or 16 bytes of two
+/// codes less 8 with the first 16 elements in lower halves.
+pub const MNNKV_ROWS_F16: u32 = 1;
+pub const MNNKV_ROWS_Q8_0: u32 = 2;
+pub const MNNKV_ROWS_Q4_0: u32 = 3;
+
+/// Query rows, and the cache that they attend to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_rows {
+    pub struct_size: u32,
+    /// Query heads, a multiple of kv_heads: head h reads KV head h / (heads / kv_heads).
+    pub heads: u32,
+    /// Rows of each query head; working memory is for each of them.
+    pub rows: u32,
+    pub kv_heads: u32,
+    /// Tokens of the cache.
+    pub tokens: u32,
+    /// MNNKV_ROWS_*.
+    pub key_type: u32,
+    pub value_type: u32,
+    /// Elements of a row, multiples of 32 up to 1024.
+    pub key_dim: u32,
+    pub value_dim: u32,
+    /// The factor of a logit; 0 = 1 / sqrt(key_dim).
+    pub scale: f32,
+    /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
+    pub soft_cap: f32,
+    pub reserved: u32,
+    /// Bytes from a token to the next and from a head to the next. No alignment.
+    pub key: *const c_void,
+    pub key_token_stride: u64,
+    pub key_head_stride: u64,
+    pub value: *const c_void,
+    pub value_token_stride: u64,
+    pub value_head_stride: u64,
+    /// f32. Bytes from a head to the next, and from a row to the next; both 0: [rows][heads][key_dim].
+    pub queries: *const f32,
+    pub query_head_stride: u64,
+    pub query_row_stride: u64,
+    /// f32, written by the merge alone, with strides likewise. Zeros where a row attends to nothing.
+    pub output: *mut f32,
+    pub output_head_stride: u64,
+    pub output_row_stride: u64,
+    /// [rows][tokens] in f16, added to logits after the soft cap; finite or -inf. Tokens whose tile of 64 is hidden from all rows
+    /// are not read. Elements from a row to the next, 0 = tokens. NULL = none.
+    pub mask: *const c_void,
+    pub mask_row_stride: u64,
+    /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.
+    pub slopes: *const f32,
+    /// A logit for each query head that belongs to no token (attention sinks); NULL = none.
+    pub sinks: *const f32,
+}
+
+// SAFETY: repr(C), begins with a u32, integers, floats and raw pointers only.
+unsafe impl Sized32 for mnnkv_rows {
+    const MIN: usize = size_of::<mnnkv_rows>();
+}
+
+/// The bytes of scratch that a step in `parts` parts needs.
+/// parts: 1 to 64.
+/// INVALID_ARGUMENT: if a field does not fit
+/// UNSUPPORTED: if a type is unknown
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
+pub unsafe extern "C" fn mnnkv_rows_scratch(rows: *const mnnkv_rows, parts: u32, bytes: *mut u64) -> mnnkv_status {
+    body!({
+        let given = pointer::required(rows, "rows")?;
+        let out = Out::new(bytes, "bytes")?;
+        let (rows, _) = described(&given, (0, parts))?;
+        out.set((rows.part_len()? * parts as usize * size_of::<f32>()) as u64);
+        Ok(())
+    })
+}
+
+/// Runs one of `parts` parts of a step. Parts may run on any threads, in any order and at the same time.
+/// part: below parts, which are 1 to 64.
+/// scratch: bytes of mnnkv_rows_scratch for the same rows and parts or more, aligned to 4; a part writes a range of its own.
+/// INVALID_ARGUMENT: if a field, a stride or the scratch does not fit
+/// UNSUPPORTED: if a type is unknown
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
+pub unsafe extern "C" fn mnnkv_rows_attend(
+    rows: *const mnnkv_rows,
+    part: u32,
+    parts: u32,
+    scratch: *mut c_void,
+    scratch_bytes: u64,
+) -> mnnkv_status {
+    body!({
+        let given = pointer::required(rows, "rows")?;
+        let (rows, _) = with_data(&given, (part, parts))?;
+        let len = scratch_len(&rows, parts, scratch_bytes)?;
+        // Never a slice of all: other threads write other parts.
+        pointer::input(scratch.cast_const().cast::<f32>(), 1, "scratch")?;
+        let memory = pointer::output(scratch.cast::<f32>().add(part as usize * len), len, "scratch")?;
+        rows.attend((part, parts), memory);
+        Ok(())
+    })
+}
+
+/// Merges one of `parts` parts of the output, after mnnkv_rows_attend has returned for all `parts` parts, with the same rows and
+/// scratch. Parts of the output may be merged on any threads, in any order and at the same time.
+/// Parameters and failures as mnnkv_rows_attend; the scratch is only read. After a failure no output was written.
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
+pub unsafe extern "C" fn mnnkv_rows_merge(
+    rows: *const mnnkv_rows,
+    part: u32,
+    parts: u32,
+    scratch: *const c_void,
+    scratch_bytes: u64,
+) -> mnnkv_status {
+    body!({
+        let given = pointer::required(rows, "rows")?;
+        let (rows, output) = with_data(&given, (part, parts))?;
+        let len = scratch_len(&rows, parts, scratch_bytes)?;
+        let memory = pointer::input(scratch.cast::<f32>(), len * parts as usize, "scratch")?;
+        for vector in rows.merges((part, parts)) {
+            let (row, head) = (vector / rows.heads, vector % rows.heads);
+            // SAFETY: the caller has the output there, of which this is a row; parts write other rows. Aligned: `described`.
+            let to = std::slice::from_raw_parts_mut(
+                given.output.byte_add(row * output.1 + head * output.0),
+                given.value_dim as usize,
+            );
+            rows.merge(row, head, memory, to)?;
+        }
+        Ok(())
+    })
+}
+
+fn row_type(code: u32, name: &str) -> Result<RowType> {
+    match code {
+        MNNKV_ROWS_F16 => Ok(RowType::F16),
+        MNNKV_ROWS_Q8_0 => Ok(RowType::Q8_0),
+        MNNKV_ROWS_Q4_0 => Ok(RowType::Q4_0),
+        other => bail!(Unsupported, "{name} is {other}; F16 (1), Q8_0 (2) or Q4_0 (3) expected"),
+    }
+}
+
+/// Head and row strides of query or output rows in bytes, and the bytes from the first to the last.
+fn strides(given: &mnnkv_rows, name: &str, dim: u32, strides: (u64, u64)) -> Result<(usize, usize, usize)> {
+    let rows = given::query_rows((MNNKV_DTYPE_F32, name), (given.heads, given.rows, dim), strides, 1.0)?;
+    let bytes = rows.bytes().map_err(|e| e.within(name))?;
+    if rows.head_stride % 4 != 0 || rows.row_stride % 4 != 0 {
+        bail!(
+            InvalidArgument,
+            "{name} strides are {} and {}; multiples of 4 expected",
+            rows.head_stride,
+            rows.row_stride
+        );
+    }
+    Ok((rows.head_stride, rows.row_stride, bytes))
+}
+
+/// Rows without their data, and the strides of heads and rows of the output with its bytes.
+fn described<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<(Rows<'a>, (usize, usize, usize))> {
+    pointer::reserved(&[given.reserved], "rows")?;
+    let size = |x: u64| usize::try_from(x).unwrap_or(usize::MAX);
+    let plane = |kind, dims: u32, (token_stride, head_stride)| Plane {
+        kind,
+        dims: dims as usize,
+        token_stride: size(token_stride),
+        head_stride: size(head_stride),
+        data: &[],
+    };
+    let mut rows = Rows {
+        key: plane(
+            row_type(given.key_type, "rows->key_type")?,
+            given.key_dim,
+            (given.key_token_stride, given.key_head_stride),
+        ),
+        value: plane(
+            row_type(given.value_type, "rows->value_type")?,
+            given.value_dim,
+            (given.value_token_stride, given.value_head_stride),
+        ),
+        tokens: given.tokens as usize,
+        kv_heads: given.kv_heads as usize,
+        heads: given.heads as usize,
+        rows: given.rows as usize,
+        queries: &[],
+        query_head_stride: 0,
+        query_row_stride: 0,
+        scale: if given.scale == 0.0 { 1.0 / (given.key_dim.max(1) as f32).sqrt() } else { given.scale },
+        soft_cap: Some(given.soft_cap).filter(|cap| *cap != 0.0),
+        mask: None,
+        sinks: None,
+    };
+    rows.check(part)?;
+    rows.key.bytes("rows->key", rows.kv_heads, rows.tokens)?;
+    rows.value.bytes("rows->value", rows.kv_heads, rows.tokens)?;
+    let queries = strides(given, "rows->queries", given.key_dim, (given.query_head_stride, given.query_row_stride))?;
+    (rows.query_head_stride, rows.query_row_stride) = (queries.0 / 4, queries.1 / 4);
+    let output = strides(given, "rows->output", given.value_dim, (given.output_head_stride, given.output_row_stride))?;
+    Ok((rows, output))
+}
+
+/// [`described`], and the data.
+///
+/// # Safety
+/// Non-NULL pointers of `given` are readable, and its output writable, as the fields say.
+unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<(Rows<'a>, (usize, usize, usize))> {
+    let (mut rows, output) = described(given, part)?;
+    let key_bytes = rows.key.bytes("rows->key", rows.kv_heads, rows.tokens)?;
+    let value_bytes = rows.value.bytes("rows->value", rows.kv_heads, rows.tokens)?;
+    let last = (rows.heads - 1) * rows.query_head_stride + (rows.rows - 1) * rows.query_row_stride;
+    let query_len = last + rows.key.dims;
+    if given.output.is_null() || !given.output.is_aligned() {
+        bail!(InvalidArgument, "rows->output is {:p}; an address aligned to 4 expected", given.output);
+    }
+    let written = (given.output.cast_const().cast::<c_void>(), output.2, "rows->output");
+    for (read, bytes, name) in [
+        (given.key, key_bytes, "rows->key"),
+        (given.value, value_bytes, "rows->value"),
+        (given.queries.cast(), query_len * size_of::<f32>(), "rows->queries"),
+    ] {
+        pointer::disjoint((read, bytes, name), written)?;
+    }
+    let stride = match usize::try_from(given.mask_row_stride).unwrap_or(usize::MAX) {
+        0 => rows.tokens,
+        stride => stride,
+    };
+    let Some(mask_len) = stride.checked_mul(rows.rows - 1).and_then(|n| n.checked_add(rows.tokens)) else {
+        bail!(InvalidArgument, "rows->mask_row_stride is {stride}, which is too much")
+    };
+    // SAFETY: the caller's, for the lengths that the fields give.
+    unsafe {
+        rows.key.data = pointer::input_bytes(given.key, key_bytes, "rows->key")?;
+        rows.value.data = pointer::input_bytes(given.value, value_bytes, "rows->value")?;
+        rows.queries = pointer::input(given.queries, query_len, "rows->queries")?;
+        let optional = |from: *const f32, name| match from.is_null() {
+            true => Ok(None),
+            false => pointer::input(from, rows.heads, name).map(Some),
+        };
+        let slopes = optional(given.slopes, "rows->slopes")?;
+        rows.sinks = optional(given.sinks, "rows->sinks")?;
+        if !given.mask.is_null() {
+            rows.mask =
+                Some(RowMask { data: pointer::input(given.mask.cast(), mask_len, "rows->mask")?, stride, slopes });
+        }
+    }
+    Ok((rows, output))
+}
+
+/// Floats of a part. INVALID_ARGUMENT: if there is not as much scratch.
+fn scratch_len(rows: &Rows<'_>, parts: u32, bytes: u64) -> Result<usize> {
+    let len = rows.part_len()?;
+    let needed = (len * parts as usize * size_of::<f32>()) as u64;
+    if bytes < needed {
+        bail!(InvalidArgument, "scratch_bytes is {bytes}; {needed} expected for {parts} parts");
+    }
+    Ok(len)
+}
