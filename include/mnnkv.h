@@ -3,6 +3,7 @@
 //   mnnkv/base.h      status codes, versions, element types, cache layouts
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
 //   mnnkv/attend.h    attention over tokens in 8 and 4 bits
+//   mnnkv/rows.h      attention over a cache that stays where the host has it, without a session
 //   mnnkv/heads.h     stored tokens read head by head, on the attention threads, in place of a restore in begin
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/memory.h    a budget in bytes for all of a session's caches: the main way to use mnn-kv
@@ -74,6 +75,7 @@
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
 #include "mnnkv/attend.h"
+#include "mnnkv/rows.h"
 #include "mnnkv/memory.h"
 #include "mnnkv/metrics.h"
 #include "mnnkv/scores.h"

@@ -38,7 +38,14 @@ const HEADERS: &[Header] = &[
         about: "attention over tokens in 8 and 4 bits",
         includes: &["\"session.h\""],
         folder: "src/ffi",
-        sections: &["attend", "rows"],
+        sections: &["attend"],
+    },
+    Header {
+        path: "mnnkv/rows.h",
+        about: "attention over a cache that stays where the host has it, without a session",
+        includes: &["\"base.h\""],
+        folder: "src/ffi",
+        sections: &["rows"],
     },
     Header {
         path: "mnnkv/memory.h",

@@ -4,6 +4,7 @@
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
 #include "mnnkv/attend.h"
+#include "mnnkv/rows.h"
 #include "mnnkv/memory.h"
 #include "mnnkv/metrics.h"
 #include "mnnkv/scores.h"

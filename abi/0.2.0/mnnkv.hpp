@@ -5,6 +5,7 @@
 #include "mnnkv/base.hpp"
 #include "mnnkv/session.hpp"
 #include "mnnkv/attend.hpp"
+#include "mnnkv/rows.hpp"
 #include "mnnkv/memory.hpp"
 #include "mnnkv/metrics.hpp"
 #include "mnnkv/scores.hpp"

@@ -6,8 +6,7 @@
 #define GGML_BACKEND_DL
 #include <ggml-backend-impl.h>
 #include <ggml.h>
-#include <mnnkv/attend.h>
-#include <mnnkv/base.h>
+#include <mnnkv/rows.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,0 +1,110 @@
+// mnnkv/rows.h: attention over a cache that stays where the host has it, without a session.
+//
+// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_ROWS_H
+#define MNNKV_ROWS_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Rows of a host's own cache ---------------------------------------------------------------------------------
+//
+// The attention of a few query rows over K and V that stay where the host has them, in the block formats of ggml. There is no
+// session, and nothing is kept between calls. Threads of the host share a step, with memory of the host:
+//
+//   mnnkv_rows_scratch(&rows, parts, &bytes);                  // once
+//   mnnkv_rows_attend(&rows, part, parts, scratch, bytes);     // on each of `parts` threads
+//   ...                                                        // a barrier
+//   mnnkv_rows_merge(&rows, part, parts, scratch, bytes);      // on each thread; the output is complete after all
+//
+// Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
+// relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp and tanh of the
+// system in the merge and the soft cap. K, V and queries are finite; what else they are, no memory outside is touched.
+
+/// Formats of rows: IEEE 754 binary16; blocks of 32 elements with a scale in binary16, then 32 signed bytes, or 16 bytes of two
+/// codes less 8 with the first 16 elements in lower halves.
+#define MNNKV_ROWS_F16 1
+#define MNNKV_ROWS_Q8_0 2
+#define MNNKV_ROWS_Q4_0 3
+
+/// Query rows, and the cache that they attend to.
+typedef struct mnnkv_rows {
+    uint32_t struct_size;
+    /// Query heads, a multiple of kv_heads: head h reads KV head h / (heads / kv_heads).
+    uint32_t heads;
+    /// Rows of each query head; working memory is for each of them.
+    uint32_t rows;
+    uint32_t kv_heads;
+    /// Tokens of the cache.
+    uint32_t tokens;
+    /// MNNKV_ROWS_*.
+    uint32_t key_type;
+    uint32_t value_type;
+    /// Elements of a row, multiples of 32 up to 1024.
+    uint32_t key_dim;
+    uint32_t value_dim;
+    /// The factor of a logit; 0 = 1 / sqrt(key_dim).
+    float scale;
+    /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
+    float soft_cap;
+    uint32_t reserved;
+    /// Bytes from a token to the next and from a head to the next. No alignment.
+    const void *key;
+    uint64_t key_token_stride;
+    uint64_t key_head_stride;
+    const void *value;
+    uint64_t value_token_stride;
+    uint64_t value_head_stride;
+    /// f32. Bytes from a head to the next, and from a row to the next; both 0: [rows][heads][key_dim].
+    const float *queries;
+    uint64_t query_head_stride;
+    uint64_t query_row_stride;
+    /// f32, written by the merge alone, with strides likewise. Zeros where a row attends to nothing.
+    float *output;
+    uint64_t output_head_stride;
+    uint64_t output_row_stride;
+    /// [rows][tokens] in f16, added to logits after the soft cap; finite or -inf. Tokens whose tile of 64 is hidden from all rows
+    /// are not read. Elements from a row to the next, 0 = tokens. NULL = none.
+    const void *mask;
+    uint64_t mask_row_stride;
+    /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.
+    const float *slopes;
+    /// A logit for each query head that belongs to no token (attention sinks); NULL = none.
+    const float *sinks;
+} mnnkv_rows;
+
+/// The bytes of scratch that a step in `parts` parts needs.
+/// parts: 1 to 64.
+/// INVALID_ARGUMENT: if a field does not fit
+/// UNSUPPORTED: if a type is unknown
+mnnkv_status mnnkv_rows_scratch(const mnnkv_rows *rows, uint32_t parts, uint64_t *bytes);
+
+/// Runs one of `parts` parts of a step. Parts may run on any threads, in any order and at the same time.
+/// part: below parts, which are 1 to 64.
+/// scratch: bytes of mnnkv_rows_scratch for the same rows and parts or more, aligned to 4; a part writes a range of its own.
+/// INVALID_ARGUMENT: if a field, a stride or the scratch does not fit
+/// UNSUPPORTED: if a type is unknown
+mnnkv_status mnnkv_rows_attend(const mnnkv_rows *rows,
+                               uint32_t part,
+                               uint32_t parts,
+                               void *scratch,
+                               uint64_t scratch_bytes);
+
+/// Merges one of `parts` parts of the output, after mnnkv_rows_attend has returned for all `parts` parts, with the same rows and
+/// scratch. Parts of the output may be merged on any threads, in any order and at the same time.
+/// Parameters and failures as mnnkv_rows_attend; the scratch is only read. After a failure no output was written.
+mnnkv_status mnnkv_rows_merge(const mnnkv_rows *rows,
+                              uint32_t part,
+                              uint32_t parts,
+                              const void *scratch,
+                              uint64_t scratch_bytes);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_ROWS_H
