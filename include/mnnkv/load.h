@@ -26,7 +26,7 @@ extern "C" {
 /// that calls, else the one that the system finds.
 ///
 /// Returns NULL once the library is loaded, else why it is not, a text that is valid until the next call. A file that is
-/// named and cannot be loaded, a library of another ABI, and an older one that lacks a function are refused. Until the library
+/// named and cannot be loaded, a library of another ABI, and one of another version that lacks a function are refused. Until the library
 /// is loaded all functions return MNNKV_UNSUPPORTED, 0 or "", and mnnkv_last_error the text. Never unloaded; a call after that
 /// does nothing.
 /// Threads: one at a time, and none in another function of the library meanwhile.
@@ -648,8 +648,8 @@ MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
     for (i = 0; i < count; ++i) {
         mnnkv_load_find(opened, mnnkv_load_names[i], &function);
         if (!function) {
-            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "libmnnkv is older than mnnkv.h: it has no %s",
-                     mnnkv_load_names[i]);
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s is of another version than mnnkv.h: it has no %s",
+                     path ? path : "libmnnkv", mnnkv_load_names[i]);
             mnnkv_load_close(opened);
             return mnnkv_load_why;
         }

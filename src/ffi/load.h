@@ -3,7 +3,7 @@
 /// that calls, else the one that the system finds.
 ///
 /// Returns NULL once the library is loaded, else why it is not, a text that is valid until the next call. A file that is
-/// named and cannot be loaded, a library of another ABI, and an older one that lacks a function are refused. Until the library
+/// named and cannot be loaded, a library of another ABI, and one of another version that lacks a function are refused. Until the library
 /// is loaded all functions return MNNKV_UNSUPPORTED, 0 or "", and mnnkv_last_error the text. Never unloaded; a call after that
 /// does nothing.
 /// Threads: one at a time, and none in another function of the library meanwhile.

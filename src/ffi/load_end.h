@@ -22,8 +22,8 @@ MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
     for (i = 0; i < count; ++i) {
         mnnkv_load_find(opened, mnnkv_load_names[i], &function);
         if (!function) {
-            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "libmnnkv is older than mnnkv.h: it has no %s",
-                     mnnkv_load_names[i]);
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s is of another version than mnnkv.h: it has no %s",
+                     path ? path : "libmnnkv", mnnkv_load_names[i]);
             mnnkv_load_close(opened);
             return mnnkv_load_why;
         }
