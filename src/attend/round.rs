@@ -4,9 +4,16 @@ use super::found::{Found, Shares};
 use crate::arch::attend::Running;
 use crate::status::{Error, Result, bail};
 use crate::sys::{Mutex, MutexGuard, memory};
+use std::ops::Range;
 
 /// Most parts of a step.
 pub const MOST_PARTS: u32 = 64;
+
+/// A part's share of `count` things.
+pub(super) fn share(count: usize, (part, parts): (usize, usize)) -> Range<usize> {
+    let at = |part: usize| (count as u128 * part as u128 / parts as u128) as usize;
+    at(part)..at(part + 1)
+}
 
 /// The softmax of all query vectors over some tokens, by KV head, row and query head.
 pub(super) struct Partial {

@@ -12,7 +12,7 @@ use crate::dtype::convert::{Endian, widen};
 use crate::status::{Result, bail};
 use std::ops::Range;
 
-use super::round::MOST_PARTS;
+use super::round::{MOST_PARTS, share};
 
 /// Floats behind the sums of a query vector: its peak and its sum of weights, in whole lanes.
 const SOFTMAX: usize = LANES;
@@ -168,7 +168,7 @@ impl Rows<'_> {
             vector.fill(0.0);
             vector[self.value.dims] = f32::NEG_INFINITY;
         }
-        let units = share(self.tokens.div_ceil(BLOCK) * self.kv_heads, (part, parts));
+        let units = share(self.tokens.div_ceil(BLOCK) * self.kv_heads, (part as usize, parts as usize));
         let mut unit = units.start;
         while unit < units.end {
             let first = unit / self.kv_heads * BLOCK;
@@ -215,8 +215,8 @@ impl Rows<'_> {
     }
 
     /// Query vectors, as `row * heads + head`, that a part merges.
-    pub fn merges(&self, part: (u32, u32)) -> Range<usize> {
-        share(self.vectors(), part)
+    pub fn merges(&self, (part, parts): (u32, u32)) -> Range<usize> {
+        share(self.vectors(), (part as usize, parts as usize))
     }
 
     /// The attention of a query head and row, from the working memory of all parts. Zeros where it attends to nothing.
@@ -298,10 +298,4 @@ impl<'a> Rows<'a> {
     fn query(&self, head: usize, row: usize) -> &'a [f32] {
         &self.queries[head * self.query_head_stride + row * self.query_row_stride..][..self.key.dims]
     }
-}
-
-/// A part's share of `count` things.
-fn share(count: usize, (part, parts): (u32, u32)) -> Range<usize> {
-    let at = |part: u32| (count as u128 * u128::from(part) / u128::from(parts)) as usize;
-    at(part)..at(part + 1)
 }

@@ -9,7 +9,7 @@ use super::blocks::Blocks;
 use super::found::{Found, Shares};
 use super::offload::{ReadWork, Source};
 use super::queries::Queries;
-use super::round::{MOST_PARTS, Partial, Round};
+use super::round::{MOST_PARTS, Partial, Round, share};
 use crate::arch;
 use crate::arch::attend::{AttendKernels, BLOCK, Running, Scratch, finish, sums_len};
 use crate::arch::estimates::LANES;
@@ -271,7 +271,7 @@ impl Run<'_> {
         let unit = Unit { head: 0, heads, row: 0, rows };
         self.load(&unit, work)?;
         let total = heads * tiles + self.tokens.blocks.cells_here();
-        let mut cells = part * total / parts..(part + 1) * total / parts;
+        let mut cells = share(total, (part, parts));
         for cell in cells.start..cells.end.min(heads * tiles) {
             self.fold_raw(&unit, cell / heads, cell % heads, work)?;
         }

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn mnnkv_rows_scratch(rows: *const mnnkv_rows, parts: u32,
     body!({
         let given = pointer::required(rows, "rows")?;
         let out = Out::new(bytes, "bytes")?;
-        let (rows, _) = described(&given, (0, parts))?;
+        let rows = described(&given, (0, parts))?.rows;
         out.set((rows.part_len()? * parts as usize * size_of::<f32>()) as u64);
         Ok(())
     })
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn mnnkv_rows_attend(
 ) -> mnnkv_status {
     body!({
         let given = pointer::required(rows, "rows")?;
-        let (rows, _) = with_data(&given, (part, parts))?;
+        let rows = with_data(&given, (part, parts))?.rows;
         let len = scratch_len(&rows, parts, scratch_bytes)?;
         // Never a slice of all: other threads write other parts.
         pointer::input(scratch.cast_const().cast::<f32>(), 1, "scratch")?;
@@ -134,14 +134,14 @@ pub unsafe extern "C" fn mnnkv_rows_merge(
 ) -> mnnkv_status {
     body!({
         let given = pointer::required(rows, "rows")?;
-        let (rows, output) = with_data(&given, (part, parts))?;
+        let Described { rows, output_strides: (head_stride, row_stride), .. } = with_data(&given, (part, parts))?;
         let len = scratch_len(&rows, parts, scratch_bytes)?;
         let memory = pointer::input(scratch.cast::<f32>(), len * parts as usize, "scratch")?;
         for vector in rows.merges((part, parts)) {
             let (row, head) = (vector / rows.heads, vector % rows.heads);
             // SAFETY: the caller has the output there, of which this is a row; parts write other rows. Aligned: `described`.
             let to = std::slice::from_raw_parts_mut(
-                given.output.byte_add(row * output.1 + head * output.0),
+                given.output.byte_add(row * row_stride + head * head_stride),
                 given.value_dim as usize,
             );
             rows.merge(row, head, memory, to)?;
@@ -174,8 +174,19 @@ fn strides(given: &mnnkv_rows, name: &str, dim: u32, strides: (u64, u64)) -> Res
     Ok((rows.head_stride, rows.row_stride, bytes))
 }
 
-/// Rows without their data, and the strides of heads and rows of the output with its bytes.
-fn described<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<(Rows<'a>, (usize, usize, usize))> {
+/// A checked step, and what its pointers must have.
+struct Described<'a> {
+    rows: Rows<'a>,
+    key_bytes: usize,
+    value_bytes: usize,
+    query_bytes: usize,
+    output_bytes: usize,
+    /// Bytes from a head of the output to the next, and from a row to the next.
+    output_strides: (usize, usize),
+}
+
+/// A step without its data.
+fn described<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<Described<'a>> {
     pointer::reserved(&[given.reserved], "rows")?;
     let size = |x: u64| usize::try_from(x).unwrap_or(usize::MAX);
     let plane = |kind, dims: u32, (token_stride, head_stride)| Plane {
@@ -209,32 +220,37 @@ fn described<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<(Rows<'a>, (usi
         sinks: None,
     };
     rows.check(part)?;
-    rows.key.bytes("rows->key", rows.kv_heads, rows.tokens)?;
-    rows.value.bytes("rows->value", rows.kv_heads, rows.tokens)?;
+    let key_bytes = rows.key.bytes("rows->key", rows.kv_heads, rows.tokens)?;
+    let value_bytes = rows.value.bytes("rows->value", rows.kv_heads, rows.tokens)?;
     let queries = strides(given, "rows->queries", given.key_dim, (given.query_head_stride, given.query_row_stride))?;
     (rows.query_head_stride, rows.query_row_stride) = (queries.0 / 4, queries.1 / 4);
     let output = strides(given, "rows->output", given.value_dim, (given.output_head_stride, given.output_row_stride))?;
-    Ok((rows, output))
+    Ok(Described {
+        rows,
+        key_bytes,
+        value_bytes,
+        query_bytes: queries.2,
+        output_bytes: output.2,
+        output_strides: (output.0, output.1),
+    })
 }
 
 /// [`described`], and the data.
 ///
 /// # Safety
 /// Non-NULL pointers of `given` are readable, and its output writable, as the fields say.
-unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<(Rows<'a>, (usize, usize, usize))> {
-    let (mut rows, output) = described(given, part)?;
-    let key_bytes = rows.key.bytes("rows->key", rows.kv_heads, rows.tokens)?;
-    let value_bytes = rows.value.bytes("rows->value", rows.kv_heads, rows.tokens)?;
-    let last = (rows.heads - 1) * rows.query_head_stride + (rows.rows - 1) * rows.query_row_stride;
-    let query_len = last + rows.key.dims;
+unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<Described<'a>> {
+    let mut step = described(given, part)?;
+    let Described { key_bytes, value_bytes, query_bytes, output_bytes, .. } = step;
+    let rows = &mut step.rows;
     if given.output.is_null() || !given.output.is_aligned() {
         bail!(InvalidArgument, "rows->output is {:p}; an address aligned to 4 expected", given.output);
     }
-    let written = (given.output.cast_const().cast::<c_void>(), output.2, "rows->output");
+    let written = (given.output.cast_const().cast::<c_void>(), output_bytes, "rows->output");
     for (read, bytes, name) in [
         (given.key, key_bytes, "rows->key"),
         (given.value, value_bytes, "rows->value"),
-        (given.queries.cast(), query_len * size_of::<f32>(), "rows->queries"),
+        (given.queries.cast(), query_bytes, "rows->queries"),
     ] {
         pointer::disjoint((read, bytes, name), written)?;
     }
@@ -249,7 +265,7 @@ unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<(Rows<'a
     unsafe {
         rows.key.data = pointer::input_bytes(given.key, key_bytes, "rows->key")?;
         rows.value.data = pointer::input_bytes(given.value, value_bytes, "rows->value")?;
-        rows.queries = pointer::input(given.queries, query_len, "rows->queries")?;
+        rows.queries = pointer::input(given.queries, query_bytes / size_of::<f32>(), "rows->queries")?;
         let optional = |from: *const f32, name| match from.is_null() {
             true => Ok(None),
             false => pointer::input(from, rows.heads, name).map(Some),
@@ -261,7 +277,7 @@ unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<(Rows<'a
                 Some(RowMask { data: pointer::input(given.mask.cast(), mask_len, "rows->mask")?, stride, slopes });
         }
     }
-    Ok((rows, output))
+    Ok(step)
 }
 
 /// Floats of a part. INVALID_ARGUMENT: if there is not as much scratch.
