@@ -8,18 +8,13 @@
 # pkg-config) and share/; it may be unpacked anywhere. Each is used by a C program, under qemu where it is another CPU's.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
-mkdir -p "${1:-$here/build/dist}"
-out=$(cd "${1:-$here/build/dist}" && pwd)
+folder=${1:-$here/build/dist}
+# shellcheck source=pack.sh
+. "$here/packaging/pack.sh"
 cd "$here"
-umask 022
-export LC_ALL=C TZ=UTC0
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-export SOURCE_DATE_EPOCH
 host=$(rustc -vV | sed -n 's/^host: //p')
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+version=$(version_of .)
 cmake=$("$here/cmake/setup.sh" which cmake)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 fail() { echo "binaries: $*" >&2; exit 1; }
 
 # install_for TARGET PREFIX
@@ -52,9 +47,7 @@ for target in ${TARGETS:-x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu}; do
     else
         runs "$work/$name" aarch64-linux-gnu-gcc qemu-aarch64 -L /usr/aarch64-linux-gnu
     fi
-    tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=go=u,go-w \
-        --format=gnu -cf - "$name" | xz -T1 -6 >"$out/$name.tar.xz.part"
-    mv "$out/$name.tar.xz.part" "$out/$name.tar.xz"
+    pack "$name" "$name"
     # The newest symbol of glibc that the library needs.
     glibc=$(readelf -V --wide "$work/$name/lib/libmnnkv.so" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
     echo "binaries: $target needs $glibc"

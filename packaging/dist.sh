@@ -9,19 +9,14 @@
 # nothing else: SOURCE_DATE_EPOCH, by default the time of the commit, is the time of every file. cargo reads its registry.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
-mkdir -p "${1:-$here/build/dist}"
-out=$(cd "${1:-$here/build/dist}" && pwd)
+folder=${1:-$here/build/dist}
+# shellcheck source=pack.sh
+. "$here/packaging/pack.sh"
 cd "$here"
-umask 022
-export LC_ALL=C TZ=UTC0
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-export SOURCE_DATE_EPOCH
 [ -z "$(git status --porcelain)" ] || echo "dist: changes that are not committed are left out" >&2
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 git archive --format=tar HEAD | (mkdir "$work/tree" && tar -x -C "$work/tree")
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$work/tree/Cargo.toml" | head -n 1)
+version=$(version_of "$work/tree")
 name=mnn-kv-$version
 mv "$work/tree" "$work/$name"
 cd "$work/$name"
@@ -44,14 +39,6 @@ offline = true
 END
 packaging/notices.sh notices vendor
 
-# pack NAME MEMBERS...
-pack() {
-    tarball=$out/$1.tar.xz
-    shift
-    tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=go=u,go-w \
-        --format=gnu -cf - "$@" | xz -T1 -6 >"$tarball.part"
-    mv "$tarball.part" "$tarball"
-}
 cd "$work"
 mv "$name/vendor" vendor
 pack "$name" "$name"
