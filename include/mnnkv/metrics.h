@@ -50,7 +50,7 @@ typedef struct mnnkv_metrics {
     double h2o_released_bytes;                   ///< bytes: returned to the system; a tail of INT8 V once
     /// bytes: now: pages of evicted and stored tokens, less blobs, copies, summaries and decoded rows; may be negative
     double h2o_resident_saved_bytes;
-    double h2o_reclaimable_bytes;                ///< bytes: now: buffers behind the last token
+    double h2o_reclaimable_bytes;                ///< bytes: now: buffers after the last token
     double h2o_lossless_restored_blocks;         ///< count: blocks restored; by head, each head of a block
     double h2o_lossless_restored_bytes;          ///< bytes: blocks restored, raw size
     double h2o_lossless_restore_hit;             ///< count: restored blocks kept decoded since earlier steps

@@ -38,7 +38,7 @@ typedef struct mnnkv_rotation {
 /// do; where these alone reach it, nothing is evicted. Where pins leave less than kv_h2o_max_tokens needs, all other tokens
 /// leave but a block, and the steps above the limit are counted (h2o_over_limit_count).
 /// Positions from the logical length on are those of tokens to come: a host may pin a prompt before its step. Pins of
-/// evicted tokens have no effect. Pins follow their tokens through mnnkv_session_keep; those behind the last token that stays
+/// evicted tokens have no effect. Pins follow their tokens through mnnkv_session_keep; those after the last token that stays
 /// keep their distance from it, so that a step that is undone loses none. mnnkv_session_reset clears the pins of the layer.
 /// A chat file has them. A waiting plan is made anew. Layers may be open.
 /// INVALID_ARGUMENT: if first + count is above 2^31 - 1, or on is not 0 or 1; nothing has changed

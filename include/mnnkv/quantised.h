@@ -27,7 +27,7 @@ extern "C" {
 //   TQ3/4    max_tokens tokens of D/32 records: f16 scale, 32 indices of 3 or 4 bits
 //
 // The flash blocks of an INT8 V share the scales of the first one. MNN's kernels read V right only if each block has
-// them, codes behind the last token are 0, and value_sum is the sum of the tokens; those of x86 do without the last
+// them, codes after the last token are 0, and value_sum is the sum of the tokens; those of x86 do without the last
 // two. mnnkv_kv_compact and sessions keep V so; they do not mend scales. A host of an INT8 V calls
 //
 //   mnnkv_kv_appended    after each append, before attention; with a session, too

@@ -141,7 +141,7 @@ mnnkv_status attend(context & own) {
     return failure;
 }
 
-// What the kernels take; the rest stays with the CPU backend.
+// Whether the kernels support a node; the CPU backend computes all others.
 bool takes(const ggml_tensor * node) {
     static const bool has_kernels = [] {
         const std::string level = mnnkv_cpu_level();

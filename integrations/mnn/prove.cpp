@@ -28,7 +28,7 @@ typedef std::vector<int> tokens;
 
 const int turns = 5, answer_tokens = 12;
 
-/// What a chat does between its turns.
+/// The operations between the turns of a chat.
 enum : unsigned { edits = 1, parks = 2, reloads = 4, trims = 8 };
 
 /// A chat, and the one whose tokens it must have; NULL where they may differ.

@@ -75,7 +75,7 @@ metrics! {
     count h2o_stale_plan_count: "plans dropped, cache had changed",
     bytes h2o_released_bytes: "returned to the system; a tail of INT8 V once",
     bytes h2o_resident_saved_bytes: "now: pages of evicted and stored tokens, less blobs, copies, summaries and decoded rows; may be negative",
-    bytes h2o_reclaimable_bytes: "now: buffers behind the last token",
+    bytes h2o_reclaimable_bytes: "now: buffers after the last token",
     count h2o_lossless_restored_blocks: "blocks restored; by head, each head of a block",
     bytes h2o_lossless_restored_bytes: "blocks restored, raw size",
     count h2o_lossless_restore_hit: "restored blocks kept decoded since earlier steps",

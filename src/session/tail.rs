@@ -1,4 +1,4 @@
-//! The buffers behind the last token of INT8 V, which MNN writes and reads: the scales of every block come with some
+//! The buffers after the last token of INT8 V, which MNN writes and reads: the scales of every block come with some
 //! appends, and kernels read the codes and the value sum of the last block up to its end. Other caches have nothing there.
 
 use crate::layout::{self, Cache};

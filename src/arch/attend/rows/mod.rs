@@ -216,8 +216,8 @@ macro_rules! for_queries {
     };
 }
 
-/// See [`RowKernels::logits`]. While a tile is read, the rows of the next are asked for: the first query vectors of a call read
-/// `ahead` bytes ahead of themselves, as the hardware does not where rows of a head lie apart. `TOKENS` times `MOST` sums stay in registers, 1 or 4 tokens.
+/// See [`RowKernels::logits`]. The first query vectors of a call prefetch the rows of the next tile, `ahead` bytes further, which the
+/// hardware does not where rows of a head lie apart. `TOKENS` (1 or 4) times `MOST` sums stay in registers.
 ///
 /// # Safety
 /// As [`Lanes`], here and below.
