@@ -97,10 +97,6 @@ macro_rules! kernel {
     ($features:tt places $kernel:path) => {
         $crate::arch::level::kernel!(@ $features (src: &[u8], byte: u8, places: &mut [u16]) -> usize = $kernel)
     };
-    ($features:tt pack $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features
-            (codes: &[u16; 256], symbols: &[[u8; 4]], groups: &mut [u64]) -> () = $kernel)
-    };
     ($features:tt closest $kernel:path) => {
         $crate::arch::level::kernel!(@ $features
             (blocks: &[$crate::arch::SketchBlock], sketch: &[u8; $crate::arch::SKETCH]) -> Option<usize> = $kernel)

@@ -16,7 +16,6 @@ pub mod estimates;
 pub mod lanes;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod level;
-pub mod pack;
 pub mod portable;
 mod prefetch;
 mod product;
@@ -205,9 +204,6 @@ pub struct Kernels {
     /// Lists the places of a byte, in order; returns how many there are. There is room for as many as `src` has bytes,
     /// at most 2^16.
     pub places: fn(src: &[u8], byte: u8, places: &mut [u16]) -> usize,
-    /// Packs the codes of four symbols each: in the top bits the codes, the first symbol's on top, in the low six how
-    /// many bits they are. Every symbol has a code.
-    pub pack: fn(codes: &[pack::CodeWord; 256], symbols: &[[u8; 4]], groups: &mut [u64]),
     /// The number of the sketch with the least sum of differences, of those the first in the first block, unless all
     /// sums are 255 or more. There are at most 256 blocks.
     pub closest: fn(blocks: &[SketchBlock], sketch: &[u8; SKETCH]) -> Option<usize>,
@@ -302,7 +298,6 @@ static PORTABLE: Kernels = Kernels {
     unplanes2: portable::unplanes::<2>,
     unplanes4: portable::unplanes::<4>,
     places: portable::places,
-    pack: pack::portable,
     closest: rows::closest,
     estimates: estimates::PORTABLE,
     attend: attend::PORTABLE,

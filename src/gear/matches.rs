@@ -1,7 +1,7 @@
 //! An estimate of the gain of a match finder.
 
 use super::zstd::Search;
-use super::{entropy, histogram};
+use super::{estimate, histogram};
 use crate::arch;
 
 /// The bytes of a sample.
@@ -37,12 +37,7 @@ fn sample(bytes: &[u8], len: usize) -> [u32; 256] {
 /// Bits per byte that a code for single bytes takes.
 pub(super) fn bits(bytes: &[u8]) -> f64 {
     let counts = sample(bytes, PIECE);
-    entropy::estimate(&counts) as f64 * 8.0 / counts.iter().sum::<u32>().max(1) as f64
-}
-
-/// Whether codes for single bytes save nothing at the start of `bytes`.
-pub(super) fn is_noise(bytes: &[u8]) -> bool {
-    !histogram::is_uneven(&histogram::of(&bytes[..bytes.len().min(PIECE)]))
+    estimate::frame(&counts) as f64 * 8.0 / counts.iter().sum::<u32>().max(1) as f64
 }
 
 /// Surveys `bytes`. Places with one byte value are compared with the last place that begins like them: both ends of a
@@ -51,7 +46,7 @@ pub(super) fn survey(bytes: &[u8]) -> Survey {
     let counts = sample(bytes, PIECE / 2);
     let is_noise = !histogram::is_uneven(&counts);
     let total = counts.iter().sum::<u32>();
-    let bits = if is_noise { 8.0 } else { entropy::estimate(&counts) as f64 * 8.0 / total.max(1) as f64 };
+    let bits = if is_noise { 8.0 } else { estimate::frame(&counts) as f64 * 8.0 / total.max(1) as f64 };
     let share = (bytes.len() / PLACES).max(SHARE) as u32;
     let wanted = total / if bits < FEW_BITS { share / 2 } else { share };
     let distance = |value: &u8| counts[*value as usize].abs_diff(wanted);

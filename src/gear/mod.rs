@@ -4,8 +4,8 @@
 //! rows, and codes channels of like distribution together. [`lanes`] has one prefix code for a byte of every word, which
 //! registers hold. `docs/format.md` describes all byte for byte.
 //!
-//! The first two end in standard ZSTD frames, written by [`entropy`] (Huffman codes alone) or [`zstd`] (the library), and
-//! they estimate with [`histogram`] and [`matches`]; these four therefore stand beside them.
+//! The first two end in standard ZSTD frames, written by [`zstd`] (the library), and they choose by [`histogram`],
+//! [`estimate`] and [`matches`]; these four therefore stand beside them.
 //!
 //! Stages are pure functions over slices. [`Encoder`] and [`Decoder`] own the working memory that stages share, so a
 //! steady stream of calls allocates nothing.
@@ -13,7 +13,7 @@
 mod budget;
 mod checksum;
 mod codec;
-mod entropy;
+mod estimate;
 mod histogram;
 mod lanes;
 mod matches;

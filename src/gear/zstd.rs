@@ -2,7 +2,7 @@
 
 use super::budget::Budget;
 use crate::status::{Error, Result, bail, error};
-use zstd_safe::{CCtx, CParameter, DCtx, ResetDirective, Strategy};
+use zstd_safe::{CCtx, CParameter, DCtx, ParamSwitch, ResetDirective, Strategy};
 
 /// The first four bytes of a ZSTD frame, as a little-endian number.
 const MAGIC: u32 = 0xFD2F_B528;
@@ -36,6 +36,8 @@ pub(super) fn bound(len: usize) -> usize {
 /// A search for matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
+    /// None: Huffman codes of single bytes alone, or the bytes themselves where those are shorter.
+    Literals,
     /// For byte planes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
     /// as larger ones. Sizes of level 3 or better in less time; `cargo bench --bench zstd` has the comparison.
     Planes { min_match: u32, hash_log: u32, chain_log: u32 },
@@ -73,6 +75,10 @@ impl Search {
 /// 0.1% of a plane of a cache beyond that.
 const TABLE_LOG: u32 = 16;
 
+/// Shorter inputs are coded at the highest level, whose time does not matter then: ZSTD stores literals of less than 64
+/// bytes at lower ones.
+const SHORT: usize = 256;
+
 /// The most bytes of a compression context.
 #[cfg(test)]
 const COMPRESSION_CONTEXT: usize = 5 << 18;
@@ -89,6 +95,7 @@ pub(super) struct Compressor {
 impl Compressor {
     /// Compresses `src` into one frame in `out`, which holds at least [`bound`] bytes; returns the length.
     pub(super) fn encode(&mut self, src: &[u8], search: Search, out: &mut [u8]) -> Result<usize> {
+        let search = if search == Search::Literals && src.len() < SHORT { Search::Level(19) } else { search };
         let cctx = match &mut self.cctx {
             Some(cctx) => cctx,
             none => none.insert(CCtx::try_create().ok_or_else(|| no_memory("compression"))?),
@@ -97,6 +104,15 @@ impl Compressor {
             self.search = None;
             cctx.reset(ResetDirective::Parameters).map_err(not_compressed)?;
             let parameters: &[CParameter] = match search {
+                // The longest steps, so that next to nothing is searched; literals are coded nevertheless.
+                Search::Literals => &[
+                    CParameter::CompressionLevel(1),
+                    CParameter::Strategy(Strategy::ZSTD_fast),
+                    CParameter::HashLog(6),
+                    CParameter::MinMatch(7),
+                    CParameter::TargetLength(1 << 17),
+                    CParameter::LiteralCompressionMode(ParamSwitch::Enable),
+                ],
                 Search::Level(level) => &[
                     CParameter::CompressionLevel(level),
                     CParameter::HashLog(TABLE_LOG),
@@ -168,9 +184,8 @@ mod tests {
         assert!(dctx.sizeof() <= DECOMPRESSION_CONTEXT, "{}", dctx.sizeof());
         let src: Vec<u8> = (0..4_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 25) as u8).collect();
         let mut out = vec![0; bound(src.len())];
-        for search in
-            [Search::planes(4), Search::planes(7).wider(), Search::Level(1), Search::Level(3), Search::Level(9)]
-        {
+        let levels = [1, 3, 9].map(Search::Level);
+        for search in [Search::Literals, Search::planes(4), Search::planes(7).wider()].into_iter().chain(levels) {
             let mut compressor = Compressor::default();
             compressor.encode(&src, search, &mut out).unwrap();
             let size = compressor.cctx.unwrap().sizeof();

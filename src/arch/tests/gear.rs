@@ -4,32 +4,6 @@ use super::*;
 use crate::arch::words::{Bf16, F16, F32, Int8, Real, Word};
 
 #[test]
-fn every_level_packs_codes_first_symbol_on_top() {
-    // Lengths 1 to 11; a word of ones has no zeros to hide behind.
-    let codes: [u16; 256] = std::array::from_fn(|i| {
-        let len = 1 + i as u16 % 11;
-        (((i as u16 * 77) | 1) & ((1 << len) - 1)) << 4 | len
-    });
-    let symbols = noise(4 * 300);
-    let symbols = symbols.as_chunks::<4>().0;
-    for count in (0..=40).chain([255, 300]) {
-        let bits = |four: &[u8; 4]| -> String {
-            let code = |symbol: &u8| (codes[*symbol as usize] >> 4, codes[*symbol as usize] as usize & 15);
-            four.iter().map(code).map(|(word, len)| format!("{word:0len$b}")).collect()
-        };
-        for k in available() {
-            let mut groups = vec![0; count];
-            (k.pack)(&codes, &symbols[..count], &mut groups);
-            for (group, four) in groups.iter().zip(symbols) {
-                let len = *group as usize % 64;
-                assert_eq!(format!("{group:064b}")[..len], bits(four), "{:?} {count}", k.level);
-                assert!((group << len) >> len >> 6 == 0, "{:?} {count}: {group:b}", k.level);
-            }
-        }
-    }
-}
-
-#[test]
 fn every_level_lists_the_places_of_a_byte() {
     for len in lengths() {
         for src in contents(len) {

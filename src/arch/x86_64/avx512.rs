@@ -1,6 +1,6 @@
 //! AVX-512.
 
-use super::{avx2, pack};
+use super::avx2;
 use crate::arch::level::level;
 use crate::arch::values::{Bf16, F32};
 use crate::arch::vector::{self, Codes, Floats, Vector, Words, operations};
@@ -46,7 +46,6 @@ level! {
         rows_bf16: rows = words::Bf16;
         rows_f32: rows = words::F32;
         rows_int8: rows = words::Int8;
-        pack: pack = pack::pack;
     }
     model: {
         quantize_f32: quantize = codes::quantize::<F32, 4>;

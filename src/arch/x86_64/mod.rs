@@ -2,7 +2,6 @@
 
 mod avx2;
 mod avx512;
-mod pack;
 mod sse2;
 
 pub(super) use avx2::{Avx2, attend_with_vnni};

@@ -6,7 +6,7 @@ use super::rle;
 use crate::arch;
 use crate::gear::options::Options;
 use crate::gear::zstd::{self, Search};
-use crate::gear::{entropy, histogram, matches};
+use crate::gear::{estimate, histogram, matches};
 use crate::status::Result;
 use crate::sys::memory;
 
@@ -21,7 +21,7 @@ pub(super) struct Choice {
 
 /// The room that any candidate for a plane of `len` bytes needs.
 pub(super) fn bound(len: usize) -> usize {
-    rle::bound(len).max(zstd::bound(len)).max(entropy::bound(len))
+    rle::bound(len).max(zstd::bound(len))
 }
 
 /// Planes up to this length get every candidate at every effort: headers weigh as much as a wrong choice, and the bound
@@ -35,39 +35,32 @@ const PIECE: usize = 24 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coder {
     Rle,
-    /// ZSTD frames of Raw blocks.
-    Stored,
-    /// ZSTD frames of Huffman codes.
-    Literals,
-    /// ZSTD frames with matches.
-    Matches(Search),
+    Zstd(Search),
 }
 
 impl Coder {
     /// The coders of an exhaustive trial.
     const ALL: [Coder; 5] = [
         Coder::Rle,
-        Coder::Literals,
-        Coder::Matches(Search::planes(4)),
-        Coder::Matches(Search::planes(7)),
-        Coder::Matches(Search::Level(3)),
+        Coder::Zstd(Search::Literals),
+        Coder::Zstd(Search::planes(4)),
+        Coder::Zstd(Search::planes(7)),
+        Coder::Zstd(Search::Level(3)),
     ];
 
     const fn backend(self) -> Backend {
         match self {
             Coder::Rle => Backend::Rle,
-            _ => Backend::Zstd,
+            Coder::Zstd(_) => Backend::Zstd,
         }
     }
 
     /// Writes the payload to `out`; returns its length.
     fn encode(self, symbols: &[u8], zstd: &mut zstd::Compressor, out: &mut [u8]) -> Result<usize> {
-        Ok(match self {
-            Coder::Rle => rle::encode(symbols, out),
-            Coder::Stored => entropy::stored(symbols, out),
-            Coder::Literals => entropy::literals(symbols, out),
-            Coder::Matches(search) => zstd.encode(symbols, search, out)?,
-        })
+        match self {
+            Coder::Rle => Ok(rle::encode(symbols, out)),
+            Coder::Zstd(search) => zstd.encode(symbols, search, out),
+        }
     }
 }
 
@@ -128,7 +121,7 @@ fn promising<'a>(
     if effort > 1 && all.len() > 1 {
         for (estimate, predictor) in all.iter_mut() {
             predict::residual(*predictor, &plane[..SHORT], residual);
-            *estimate = entropy::estimate(&histogram::of(residual));
+            *estimate = estimate::frame(&histogram::of(residual));
             // A prediction must pay for its time, and raw bytes have more matches.
             if *predictor == Predictor::Raw {
                 *estimate -= *estimate / 64;
@@ -152,13 +145,6 @@ fn coder(symbols: &[u8], effort: u8) -> Coder {
     if (arch::kernels().repeats)(piece) > piece.len() / 16 * 15 {
         return Coder::Rle;
     }
-    let survey = match effort {
-        1..=3 => matches::Survey { is_noise: matches::is_noise(symbols), ..Default::default() },
-        _ => matches::survey(symbols),
-    };
-    match survey.search {
-        Some(search) => Coder::Matches(search),
-        None if survey.is_noise => Coder::Stored,
-        None => Coder::Literals,
-    }
+    let search = if effort <= 3 { None } else { matches::survey(symbols).search };
+    Coder::Zstd(search.unwrap_or(Search::Literals))
 }

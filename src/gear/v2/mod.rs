@@ -12,7 +12,7 @@
 //! | split | rows -> byte planes `[plane][channel][row]` | `container/form.rs` over `arch` |
 //! | survey | a plane -> its histogram, and the channels that are noise | `planes/survey.rs` |
 //! | cluster | units (runs of a channel) -> the group of each | `planes/cluster.rs` |
-//! | code | groups -> ZSTD frames, or bytes as they are | `planes/mod.rs`, `planes/group.rs` over `entropy` and `zstd` |
+//! | code | groups -> ZSTD frames, or bytes as they are | `planes/mod.rs`, `planes/group.rs` over `zstd` |
 //! | flat | words -> byte planes -> one group each, with matches; replaces all of the above | `planes/flat.rs` |
 //! | contain | body -> header, body, checksum | `container/mod.rs` (`numbers`, `list`: its vocabulary) |
 //!

@@ -4,7 +4,8 @@ use super::predict::Predictor;
 use super::{group, room};
 use crate::gear::codec::Context;
 use crate::gear::v2::container::Reader;
-use crate::gear::{entropy, matches, zstd};
+use crate::gear::matches;
+use crate::gear::zstd::{self, Search};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
@@ -22,7 +23,7 @@ pub(in crate::gear::v2) fn encode_flat(
         let coded = match survey.search {
             Some(search) => zstd.encode(plane, search.wider(), payload)?,
             None if survey.is_noise => len,
-            None => entropy::literals(plane, payload),
+            None => zstd.encode(plane, Search::Literals, payload)?,
         };
         group::push(plane, &payload[..coded.min(len)], out)?;
     }

@@ -3,7 +3,6 @@
 use super::predict::Predictor;
 use crate::arch;
 use crate::gear::codec::Context;
-use crate::gear::entropy;
 use crate::gear::options::Effort;
 use crate::gear::v2::container::{Reader, push_bytes};
 use crate::gear::zstd::{self, Search};
@@ -66,10 +65,10 @@ pub(super) fn code(bytes: &[u8], effort: Effort, zstd: &mut zstd::Compressor, ou
     // Where neighbours are often equal, ZSTD's matches may find more than a code for single bytes does.
     let repeats = (arch::kernels().repeats)(bytes);
     if effort.get() < 7 && 2 * repeats < bytes.len() {
-        return Ok(entropy::literals(bytes, out));
+        return zstd.encode(bytes, Search::Literals, out);
     }
     let search = if effort.get() < 7 { Search::planes(4) } else { Search::Level(9) };
-    let literals = entropy::literals(bytes, out);
+    let literals = zstd.encode(bytes, Search::Literals, out)?;
     let len = zstd.encode(bytes, search, out)?;
-    if len <= literals { Ok(len) } else { Ok(entropy::literals(bytes, out)) }
+    if len <= literals { Ok(len) } else { zstd.encode(bytes, Search::Literals, out) }
 }

@@ -14,7 +14,6 @@ pub(super) use flat::{decode_flat, encode_flat};
 use super::container::{Reader, push_bytes, push_number};
 use crate::gear::budget::held;
 use crate::gear::codec::Context;
-use crate::gear::entropy;
 use crate::gear::options::Effort;
 use crate::gear::zstd::{self, Search};
 use crate::status::{Result, bail};
@@ -122,7 +121,7 @@ impl Scratch {
 
 /// The length of a buffer for `len` bytes of planes, which also holds the code of any group.
 pub(super) fn room(len: usize) -> usize {
-    zstd::bound(len).max(entropy::bound(len)).max(len)
+    zstd::bound(len)
 }
 
 /// An encoder of planes, over working memory of the caller.
