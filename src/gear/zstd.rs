@@ -36,7 +36,7 @@ pub(super) fn bound(len: usize) -> usize {
 /// A search for matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
-    /// None: Huffman codes of single bytes alone, or the bytes themselves where those are shorter.
+    /// None: Huffman codes of single bytes alone, or the bytes themselves where those are shorter, or less than 64.
     Literals,
     /// For byte planes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
     /// as larger ones. Sizes of level 3 or better in less time; `cargo bench --bench zstd` has the comparison.
@@ -75,10 +75,6 @@ impl Search {
 /// 0.1% of a plane of a cache beyond that.
 const TABLE_LOG: u32 = 16;
 
-/// Shorter inputs are coded at the highest level, whose time does not matter then: ZSTD stores literals of less than 64
-/// bytes at lower ones.
-const SHORT: usize = 256;
-
 /// The most bytes of a compression context.
 #[cfg(test)]
 const COMPRESSION_CONTEXT: usize = 5 << 18;
@@ -95,7 +91,6 @@ pub(super) struct Compressor {
 impl Compressor {
     /// Compresses `src` into one frame in `out`, which holds at least [`bound`] bytes; returns the length.
     pub(super) fn encode(&mut self, src: &[u8], search: Search, out: &mut [u8]) -> Result<usize> {
-        let search = if search == Search::Literals && src.len() < SHORT { Search::Level(19) } else { search };
         let cctx = match &mut self.cctx {
             Some(cctx) => cctx,
             none => none.insert(CCtx::try_create().ok_or_else(|| no_memory("compression"))?),
