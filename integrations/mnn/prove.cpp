@@ -79,6 +79,9 @@ tokens run(const std::string& model, const chat& how, const std::string& file, d
         if (context.output_tokens.empty() || context.status == LlmStatus::INTERNAL_ERROR) {
             return failed("the answer", turn);
         }
+        if (how.config != "{}" && mnnkv_mnn::metrics(*llm).empty()) {
+            return failed("to switch mnn-kv on", turn);
+        }
         all.insert(all.end(), context.output_tokens.begin(), context.output_tokens.end());
         if ((how.does & edits) != 0 && turn % 2 == 1) {
             llm->eraseHistory(60, 90);

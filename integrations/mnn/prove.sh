@@ -31,9 +31,16 @@ echo "mnn-kv, ${kind:-no sanitizer}"
 "$cmake" --build "$out/mnnkv" > "$out/build.log"
 "$cmake" --install "$out/mnnkv" > "$out/install.log"
 
+# Names of ThreadSanitizer that the library has and GCC's runtime lacks; of the program, so that the library finds them.
+names=
+if [ "$kind" = thread ] && ${CXX:-c++} --version | grep -q "Free Software Foundation"; then
+    ${CC:-cc} -O1 -fPIC -c "$source/cpp-tests/tsan_gcc.c" -o "$out/tsan_gcc.o"
+    names="$out/tsan_gcc.o -rdynamic"
+fi
+
 # shellcheck disable=SC2086
 ${CXX:-c++} -std=c++11 -O1 -g ${kind:+-fsanitize=$kind} -I"$mnn/include" -I"$mnn/transformers/llm/engine/include" -I"$here" \
-    "$here/prove.cpp" -L"$build" -Wl,-rpath,"$build" -lllm -lMNN -pthread -o "$out/mnnkv_prove"
+    "$here/prove.cpp" $names -L"$build" -Wl,-rpath,"$build" -lllm -lMNN -pthread -o "$out/mnnkv_prove"
 
 export MNNKV_LIBRARY="$out/install/lib/libmnnkv.so"
 export TSAN_OPTIONS="suppressions=$source/tests/thread_sanitizer.supp ${TSAN_OPTIONS:-}"
