@@ -1,8 +1,8 @@
 //! mnn-kv: KV-cache compression for on-device LLM hosts.
 //!
-//! The library is used through its C ABI (`include/`); this is the map of the rooms behind it.
+//! The library is used through its C ABI (`include/`); these are the modules behind it.
 //!
-//! | room | what |
+//! | module | what |
 //! |---|---|
 //! | [`dtype`], [`status`] | element types; the one error type and its numbers |
 //! | [`gear`] | words to fewer bytes and back: flat lanes (v1), or rows and channels (v2) |
@@ -11,12 +11,13 @@
 //! | [`store`] | cold blocks kept compressed, raw memory released |
 //! | [`snapshot`] | a file of a chat's layers, saved step by step |
 //! | [`attend`] | attention over K in 8 bits and V in 4 |
-//! | [`session`] | the rooms above together, as configured |
+//! | [`session`] | the modules above together, as configured |
 //! | [`state`] | state buffers of other engines, by a description of their tensors |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | `json` | JSON in |
-//! | `sys` | memory that can be refused; every other room grows its containers through it |
-//! | [`ffi`] | the C ABI, the only room with `extern "C"` |
+//! | `bytes` | numbers and strings of bytes, as formats have them |
+//! | `sys` | memory that can be refused; every other module grows its containers through it |
+//! | [`ffi`] | the C ABI, the only module with `extern "C"` |
 //!
 //! gear, layout and h2o do not import each other. A byte flows one way: packed cache, gathered by layout,
 //! encoded by gear, kept by the store; and back. Everything below the C ABI is safe Rust over slices, except `arch` and
@@ -30,6 +31,7 @@ compile_error!("mnn-kv turns panics into a status; build it with panic = \"unwin
 
 pub mod arch;
 pub mod attend;
+mod bytes;
 pub mod dtype;
 pub mod ffi;
 pub mod gear;

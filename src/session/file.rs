@@ -6,8 +6,8 @@ use super::layer::{CacheLengths, Layer};
 use super::pins::Pins;
 use super::quant::{Contents, SavedQuant};
 use super::{Session, State, find, made};
+use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
-use crate::snapshot::numbers::{Reader, put};
 use crate::snapshot::{Geometry, LayerEntry, PieceBytes, Run, Snapshot};
 use crate::status::{Error, Result, bail};
 use crate::store::{self, FilePiece, NewPiece, Packing, SavedRun};
@@ -214,8 +214,8 @@ impl Layer {
             Some(quant) => quant.saved(self.lengths.physical)?,
             None => None,
         };
-        put(&mut out, if quant.is_some() { STATE_OF_QUANT } else { STATE })?;
-        put(&mut out, self.lengths.logical.into())?;
+        push_number(&mut out, if quant.is_some() { STATE_OF_QUANT } else { STATE })?;
+        push_number(&mut out, self.lengths.logical.into())?;
         if let Some(quant) = &quant {
             quant.put(&mut out)?;
         }
@@ -235,7 +235,7 @@ impl Layer {
             }
             _ => {}
         }
-        put(&mut out, scales.len() as u64)?;
+        push_number(&mut out, scales.len() as u64)?;
         memory::extend(&mut out, &scales)?;
         Ok(out)
     }

@@ -9,12 +9,10 @@
 //! | [`state`] | commit records to pieces, layers and sections |
 //! | `staged` | changes to a commit record |
 //! | `runs` | the tokens of a layer, and a new list as an edit of the old one |
-//! | `numbers` | numbers of a commit record |
 //!
 //! Pieces and values are written when they are given. They become part of the file by a commit record behind them, and
 //! that by a slot. Bytes that a slot leads to are never written again.
 
-pub(crate) mod numbers;
 mod open;
 mod runs;
 mod save;
@@ -26,6 +24,7 @@ pub use crate::sys::storage::{Bytes, Medium, Storage};
 pub use runs::Run;
 pub use state::{Geometry, LayerEntry};
 
+use crate::bytes;
 use crate::status::{Error, Result, bail};
 use crate::sys::storage::Map;
 use crate::sys::{Shared, memory};
@@ -86,7 +85,7 @@ fn at(place: Place<'_>, offset: u64, storage: &Storage, error: &Error) -> Error 
 
 /// Reads where each part of a piece ends, behind the returned place in its bytes.
 fn part_ends(bytes: &[u8], ends: &mut Vec<usize>) -> Result<usize> {
-    let mut reader = numbers::Reader::new(bytes);
+    let mut reader = bytes::Reader::new(bytes);
     let parts = reader.number("the number of parts")?;
     if parts > bytes.len() as u64 {
         bail!(Corrupt, "{parts} parts in {} bytes", bytes.len());

@@ -1,9 +1,9 @@
 //! A file to its newest state.
 
-use super::numbers::Reader;
 use super::sectors::{COPIES, Copied, FINGERPRINT, Header, SECTOR, Sector, Slot, Slots};
 use super::state::{Extent, RecordHead, State};
 use super::{Access, Place, Snapshot, at, checksum};
+use crate::bytes::Reader;
 use crate::status::{Error, Result, Status, bail, error};
 use crate::sys::storage::Storage;
 use crate::sys::{Shared, memory};

@@ -1,6 +1,6 @@
 //! The tokens of a layer as runs of pieces, and a new list of them as an edit of the old one.
 
-use super::numbers::{self, Reader};
+use crate::bytes::{self, Reader};
 use crate::status::{Result, bail, error};
 use crate::sys::memory;
 
@@ -111,9 +111,9 @@ pub(super) fn write_edits(out: &mut Vec<u8>, old: &[Run], new: &[Run], first_new
                 }
                 None => {
                     write_kept(out, &mut kept)?;
-                    numbers::put(out, u64::from(rest.count) << 1 | 1)?;
-                    numbers::put(out, (pieces - 1 - rest.piece).into())?;
-                    numbers::put(out, rest.offset.into())?;
+                    bytes::push_number(out, u64::from(rest.count) << 1 | 1)?;
+                    bytes::push_number(out, (pieces - 1 - rest.piece).into())?;
+                    bytes::push_number(out, rest.offset.into())?;
                     rest.count
                 }
             };
@@ -129,8 +129,8 @@ fn write_kept(out: &mut Vec<u8>, kept: &mut (u64, u64)) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
-    numbers::put(out, count << 1)?;
-    numbers::put(out, skipped)
+    bytes::push_number(out, count << 1)?;
+    bytes::push_number(out, skipped)
 }
 
 /// Applies `edits` to `old`. `tokens_of` returns the tokens of a piece that the layer may use.
@@ -143,7 +143,7 @@ pub(super) fn read_edits(
     let mut place = Place { runs: old, offset: 0 };
     let mut reader = Reader::new(edits);
     let mut new = Vec::new();
-    while !reader.is_at_end() {
+    while !reader.rest().is_empty() {
         let tag = reader.number("an edit")?;
         let count = tag >> 1;
         if count == 0 {

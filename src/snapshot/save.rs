@@ -3,7 +3,8 @@
 use super::sectors::{self, COPIES, Copied, FINGERPRINT, Header, MOST_FINGERPRINT, Sector, Slot, Slots};
 use super::staged::{Staged, StagedLayer, StagedSection, StagedValue, Tail};
 use super::state::{Extent, Geometry, INLINE, LayerEntry, Piece, State, Value};
-use super::{Access, Run, Snapshot, at, checksum, numbers, runs};
+use super::{Access, Run, Snapshot, at, checksum, runs};
+use crate::bytes;
 use crate::status::{Result, bail, error};
 use crate::sys::storage::Storage;
 use crate::sys::{Shared, memory};
@@ -78,9 +79,9 @@ impl Snapshot {
         }
         memory::reserve_amortized(&mut self.staged.pieces, 1)?;
         let mut lens = Vec::new();
-        numbers::put(&mut lens, parts.len() as u64)?;
+        bytes::push_number(&mut lens, parts.len() as u64)?;
         for part in parts {
-            numbers::put(&mut lens, part.len() as u64)?;
+            bytes::push_number(&mut lens, part.len() as u64)?;
         }
         let at = self.write(std::iter::once(&lens[..]).chain(parts.iter().copied()))?;
         let piece = Piece { layer, tokens, at, raw_sum: raw_checksum, verified: AtomicBool::new(false) };

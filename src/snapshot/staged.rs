@@ -1,8 +1,8 @@
 //! Changes that the next commit makes, and the commit record that says them.
 
-use super::numbers;
 use super::runs::{self, Run};
 use super::state::{Extent, Geometry, INLINE, LayerEntry, Piece, State, Value, kind};
+use crate::bytes;
 use crate::status::Result;
 use crate::sys::memory;
 
@@ -93,13 +93,13 @@ impl Staged {
     /// The commit record of the state behind `before`, to be written at `offset`.
     pub(super) fn record(&self, before: &State, offset: u64) -> Result<(Vec<u8>, Changes)> {
         let mut out = Vec::new();
-        numbers::put(&mut out, before.record.map_or(0, |_| before.sequence + 1))?;
-        numbers::put(&mut out, before.end)?;
-        numbers::put(&mut out, before.record.map_or(0, |record| record.len))?;
+        bytes::push_number(&mut out, before.record.map_or(0, |_| before.sequence + 1))?;
+        bytes::push_number(&mut out, before.end)?;
+        bytes::push_number(&mut out, before.record.map_or(0, |record| record.len))?;
         if let Some(record) = before.record {
             memory::extend(&mut out, &record.sum.to_le_bytes())?;
         }
-        numbers::put(&mut out, before.pieces.len() as u64)?;
+        bytes::push_number(&mut out, before.pieces.len() as u64)?;
         // In the order of their bytes, so that a gap says where these are.
         let mut items = Vec::new();
         for (i, piece) in self.pieces.iter().enumerate() {
@@ -127,11 +127,11 @@ impl Staged {
             let tag = match which {
                 Item::Piece(i) => {
                     let piece = &self.pieces[i];
-                    numbers::put(&mut item, piece.at.offset - cursor)?;
-                    numbers::put(&mut item, piece.at.len)?;
+                    bytes::push_number(&mut item, piece.at.offset - cursor)?;
+                    bytes::push_number(&mut item, piece.at.len)?;
                     cursor = piece.at.end();
-                    numbers::put(&mut item, piece.layer.into())?;
-                    numbers::put(&mut item, piece.tokens.into())?;
+                    bytes::push_number(&mut item, piece.layer.into())?;
+                    bytes::push_number(&mut item, piece.tokens.into())?;
                     memory::extend(&mut item, &piece.at.sum.to_le_bytes())?;
                     memory::extend(&mut item, &piece.raw_sum.to_le_bytes())?;
                     kind::PIECE
@@ -145,7 +145,7 @@ impl Staged {
                 }
                 Item::Section(i) => {
                     let staged = &self.sections[i];
-                    numbers::put(&mut item, staged.name.len() as u64)?;
+                    bytes::push_number(&mut item, staged.name.len() as u64)?;
                     memory::extend(&mut item, staged.name.as_bytes())?;
                     if let Some(new) = &staged.value {
                         let old = before.find_section(&staged.name).ok().map(|at| &before.sections[at].1);
@@ -155,7 +155,7 @@ impl Staged {
                 }
             };
             memory::push(&mut out, tag)?;
-            numbers::put(&mut out, item.len() as u64)?;
+            bytes::push_number(&mut out, item.len() as u64)?;
             if let Some((value, true)) = &mut value
                 && let Some(last) = value.extents.last_mut()
             {
@@ -180,12 +180,12 @@ impl Staged {
     }
 
     fn write_layer(&self, item: &mut Vec<u8>, before: &State, staged: &StagedLayer) -> Result<()> {
-        numbers::put(item, staged.layer.into())?;
+        bytes::push_number(item, staged.layer.into())?;
         memory::push(item, staged.is_new.into())?;
         let mut old: &[Run] = &[];
         if staged.is_new {
-            numbers::put(item, staged.geometry.heads.into())?;
-            numbers::put(item, staged.geometry.head_dim.into())?;
+            bytes::push_number(item, staged.geometry.heads.into())?;
+            bytes::push_number(item, staged.geometry.head_dim.into())?;
             memory::extend(item, &[staged.geometry.key, staged.geometry.value])?;
         } else if let Ok(at) = before.find_layer(staged.layer) {
             old = &before.layers[at].1.runs;
@@ -197,7 +197,7 @@ impl Staged {
             first_new + self.pieces.iter().filter(|piece| piece.at.offset < staged.state.offset()).count() as u32;
         let mut edits = Vec::new();
         runs::write_edits(&mut edits, old, &staged.runs, first_new, pieces)?;
-        numbers::put(item, edits.len() as u64)?;
+        bytes::push_number(item, edits.len() as u64)?;
         memory::extend(item, &edits)
     }
 }
@@ -206,18 +206,18 @@ impl Staged {
 fn write_value(item: &mut Vec<u8>, cursor: &mut u64, new: &StagedValue, old: Option<&Value>) -> Result<(Value, bool)> {
     let kept = old.map_or(&[][..], |old| &old.extents[..new.kept]);
     let mut value = Value { extents: memory::copied(kept)? };
-    numbers::put(item, kept.len() as u64)?;
+    bytes::push_number(item, kept.len() as u64)?;
     match &new.tail {
-        Tail::None => numbers::put(item, 0)?,
+        Tail::None => bytes::push_number(item, 0)?,
         Tail::Inline(bytes) => {
-            numbers::put(item, bytes.len() as u64)?;
+            bytes::push_number(item, bytes.len() as u64)?;
             memory::extend(item, bytes)?;
             let extent = Extent { offset: 0, len: bytes.len() as u64, sum: super::checksum(bytes) };
             memory::push(&mut value.extents, extent)?;
         }
         Tail::Stored(extent) => {
-            numbers::put(item, extent.len)?;
-            numbers::put(item, extent.offset - *cursor)?;
+            bytes::push_number(item, extent.len)?;
+            bytes::push_number(item, extent.offset - *cursor)?;
             memory::extend(item, &extent.sum.to_le_bytes())?;
             *cursor = extent.end();
             memory::push(&mut value.extents, *extent)?;

@@ -1,8 +1,8 @@
 //! A state of the file: its pieces, layers and sections, as commit records say one after the other.
 
-use super::numbers::Reader;
 use super::runs::{self, Run};
 use super::{Place, checksum};
+use crate::bytes::Reader;
 use crate::status::{Error, Result, Status, bail};
 use crate::sys::memory;
 use std::cmp::Ordering;
@@ -161,7 +161,7 @@ impl RecordHead {
             }
             None => bail!(Corrupt, "the record before has {len} bytes and ends at {base}; the body begins at {body}"),
             Some(_) if len == 0 => None,
-            Some(offset) => Some(Extent { offset, len, sum: reader.sum("the checksum of the record before")? }),
+            Some(offset) => Some(Extent { offset, len, sum: reader.u64("the checksum of the record before")? }),
         };
         Ok(RecordHead { sequence, base, previous, pieces: reader.small("the number of pieces")? })
     }
@@ -200,14 +200,14 @@ impl Item<'_> {
             }
             _ => {
                 let gap = self.reader.number("a gap")?;
-                Some(Extent { offset: self.body(gap, len)?, len, sum: self.reader.sum("the checksum of a value")? })
+                Some(Extent { offset: self.body(gap, len)?, len, sum: self.reader.u64("the checksum of a value")? })
             }
         };
         Ok(NewValue { kept, added })
     }
 
     fn finish<T>(&self, read: T) -> Result<T> {
-        if !self.reader.is_at_end() {
+        if !self.reader.rest().is_empty() {
             bail!(Corrupt, "bytes follow behind the last field");
         }
         Ok(read)
@@ -269,7 +269,7 @@ impl State {
             bail!(Corrupt, "{} pieces are said to come before; there are {}", head.pieces, self.next_piece());
         }
         let mut cursor = head.base;
-        while !reader.is_at_end() {
+        while !reader.rest().is_empty() {
             let begin = reader.at();
             let kind = reader.byte("the kind of an item")?;
             let len = reader.number("the length of an item")?;
@@ -373,8 +373,8 @@ fn read_piece(item: &mut Item<'_>) -> Result<Piece> {
     let (gap, len) = (item.reader.number("a gap")?, item.reader.number("the length of a piece")?);
     let offset = item.body(gap, len)?;
     let (layer, tokens) = (item.reader.small("the layer of a piece")?, item.reader.small("the tokens of a piece")?);
-    let at = Extent { offset, len, sum: item.reader.sum("the checksum of a piece")? };
-    let raw_sum = item.reader.sum("the raw checksum of a piece")?;
+    let at = Extent { offset, len, sum: item.reader.u64("the checksum of a piece")? };
+    let raw_sum = item.reader.u64("the raw checksum of a piece")?;
     item.finish(Piece { layer, tokens, at, raw_sum, verified: AtomicBool::new(false) })
 }
 

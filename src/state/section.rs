@@ -1,8 +1,9 @@
 //! A section to its payload and back.
 
 use super::plan::{Plan, Section};
-use super::table::Reader;
+use super::table;
 use super::{corrupt, streams};
+use crate::bytes::Reader;
 use crate::dtype::Dtype;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options};
 use crate::status::{Result, bail};
@@ -93,11 +94,11 @@ impl Worker {
 
     /// Decodes a payload to the section `raw`.
     pub(super) fn decode(&mut self, plan: &Plan, section: &Section, payload: &[u8], raw: &mut [u8]) -> Result<()> {
-        let mut rest = Reader(payload);
+        let mut rest = Reader::new(payload);
         streams::for_each(plan, section, |stream| {
-            let codec = rest.take::<1>("the codec of a stream")?[0];
-            let len = rest.number("the length of a stream")?;
-            let bytes = rest.bytes(len, "a stream")?;
+            let codec = rest.byte("the codec of a stream")?;
+            let len = table::length(&mut rest, "the length of a stream")?;
+            let bytes = rest.take(len, "a stream")?;
             let words = if stream.is_whole() { &mut *raw } else { memory::at_least(&mut self.room, stream.len())? };
             let decoded_len = match codec {
                 STORED if bytes.len() == words.len() => {
@@ -119,9 +120,6 @@ impl Worker {
             }
             Ok(())
         })?;
-        match rest.0.len() {
-            0 => Ok(()),
-            left => bail!(Corrupt, "{left} bytes follow the last stream"),
-        }
+        rest.end("the last stream")
     }
 }

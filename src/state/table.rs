@@ -3,6 +3,7 @@
 //! All of it is little-endian numbers of fixed width, so that a reader is a loop.
 
 use super::plan::{Field, Form, Plan, Region};
+use crate::bytes::{self, Reader};
 use crate::dtype::Dtype;
 use crate::gear::checksum;
 use crate::status::{Result, bail, error};
@@ -82,27 +83,28 @@ pub(super) fn write(plan: &Plan, sums: &[Sums], blob_len: usize, out: &mut [u8])
 
 /// Reads and checks the head. Takes memory for regions and sections that the blob has bytes for.
 pub(super) fn read(blob: &[u8]) -> Result<Head> {
-    let mut from = Reader(blob);
-    if from.take::<8>("the magic")? != MAGIC {
+    let mut reader = Reader::new(blob);
+    let from = &mut reader;
+    if from.array("the magic")? != MAGIC {
         bail!(Corrupt, "the blob does not begin as one of a state");
     }
-    match u32::from_le_bytes(from.take("the version")?) {
+    match u32::from_le_bytes(from.array("the version")?) {
         VERSION => {}
         version => bail!(Unsupported, "the blob has version {version}; {VERSION} is known"),
     }
-    if from.take::<4>("the header")? != [0; 4] {
+    if from.array("the header")? != [0; 4] {
         bail!(Corrupt, "bytes 12 to 16 of the blob are not 0");
     }
-    let blob_len = from.number("the length of the blob")?;
+    let blob_len = length(from, "the length of the blob")?;
     if blob_len != blob.len() {
         bail!(Corrupt, "the blob has {} bytes; {blob_len} expected", blob.len());
     }
-    let mut plan = Plan { len: from.number("the decoded length")?, ..Plan::default() };
-    let regions = from.number("the number of regions")?;
-    let sections = from.number("the number of sections")?;
+    let mut plan = Plan { len: length(from, "the decoded length")?, ..Plan::default() };
+    let regions = length(from, "the number of regions")?;
+    let sections = length(from, "the number of sections")?;
     let mut left = plan.len;
     for at in 0..regions {
-        let region = read_region(&mut from, &mut plan.fields).map_err(|e| e.within(format_args!("region {at}")))?;
+        let region = read_region(from, &mut plan.fields).map_err(|e| e.within(format_args!("region {at}")))?;
         let rest = region.rows.checked_mul(region.stride).and_then(|len| left.checked_sub(len));
         let Some(rest) = rest else {
             bail!(Corrupt, "region {at} has {} rows of {} bytes; {left} are left", region.rows, region.stride);
@@ -114,18 +116,18 @@ pub(super) fn read(blob: &[u8]) -> Result<Head> {
         bail!(Corrupt, "no region has the last {left} of {} bytes", plan.len);
     }
     let table = sections.checked_mul(SECTION_LEN).and_then(|table| table.checked_add(CHECKSUM_LEN));
-    if plan.section_count() != Some(sections) || table.is_none_or(|table| table > from.0.len()) {
+    if plan.section_count() != Some(sections) || table.is_none_or(|table| table > from.rest().len()) {
         bail!(Corrupt, "the blob has {sections} sections, which do not fit its regions and its length");
     }
     let mut sums = Vec::new();
     memory::reserve(&mut sums, sections)?;
     for _ in 0..sections {
-        let len = from.number("the length of a section")?;
-        let [raw, stored] = [from.take("a checksum")?, from.take("a checksum")?].map(u64::from_le_bytes);
+        let len = length(from, "the length of a section")?;
+        let [raw, stored] = [from.array("a checksum")?, from.array("a checksum")?].map(u64::from_le_bytes);
         memory::push(&mut sums, Sums { len, raw, stored })?;
     }
-    let head_len = blob.len() - from.0.len();
-    let expected = u64::from_le_bytes(from.take("the checksum of the head")?);
+    let head_len = blob.len() - from.rest().len();
+    let expected = u64::from_le_bytes(from.array("the checksum of the head")?);
     let sum = checksum(&blob[..head_len]);
     if sum != expected {
         bail!(Corrupt, "the first {head_len} bytes have checksum {sum:#018x}; {expected:#018x} expected");
@@ -141,16 +143,16 @@ pub(super) fn read(blob: &[u8]) -> Result<Head> {
 
 fn read_region(from: &mut Reader<'_>, fields: &mut Vec<Field>) -> Result<Region> {
     let [rows, stride, section_rows, count] =
-        [from.number("rows")?, from.number("stride")?, from.number("section_rows")?, from.number("fields")?];
+        [length(from, "rows")?, length(from, "stride")?, length(from, "section_rows")?, length(from, "fields")?];
     if rows == 0 || stride == 0 || section_rows == 0 || section_rows > rows {
         bail!(Corrupt, "it has {rows} rows of {stride} bytes, and sections of {section_rows} rows");
     }
     let first = fields.len();
     let mut end = 0;
     for at in 0..count {
-        let (offset, bytes) = (from.number("offset")?, from.number("bytes")?);
+        let (offset, bytes) = (length(from, "offset")?, length(from, "bytes")?);
         let [layout, dtype, block, scale] =
-            [from.take("layout")?, from.take("dtype")?, from.take("block")?, from.take("scale")?]
+            [from.array("layout")?, from.array("dtype")?, from.array("block")?, from.array("scale")?]
                 .map(u16::from_le_bytes);
         let dtype = Dtype::named(dtype.into()).ok_or_else(|| error!(Corrupt, "field {at} has dtype {dtype}"))?;
         let form = match (layout, block, scale) {
@@ -181,26 +183,7 @@ impl Writer<'_> {
     }
 }
 
-/// The rest of a blob or of a payload.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    /// The next `len` bytes.
-    pub(super) fn bytes(&mut self, len: usize, what: &str) -> Result<&'a [u8]> {
-        let Some((taken, rest)) = self.0.split_at_checked(len) else {
-            bail!(Corrupt, "{what} takes {len} bytes; {} are left", self.0.len());
-        };
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    pub(super) fn take<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {
-        self.bytes(N, what).map(|bytes| *bytes.first_chunk().expect("N bytes"))
-    }
-
-    /// The next number, of eight bytes.
-    pub(super) fn number(&mut self, what: &str) -> Result<usize> {
-        let number = u64::from_le_bytes(self.take(what)?);
-        usize::try_from(number).map_err(|_| error!(Unsupported, "{what} is {number}, beyond the address space"))
-    }
+/// A number of eight bytes.
+pub(super) fn length(from: &mut Reader<'_>, what: &str) -> Result<usize> {
+    bytes::length(from.u64(what)?, what)
 }

@@ -1,5 +1,6 @@
-//! The header of a blob, and the vocabulary of its parts.
+//! The header of a blob.
 
+use crate::bytes::{self, NUMBER_BOUND, Reader, put_number};
 use crate::dtype::Dtype;
 use crate::status::{Result, bail};
 
@@ -11,8 +12,6 @@ const CHECKSUM: usize = 12;
 const LEN: usize = 20;
 /// The longest header.
 pub(super) const HEADER_BOUND: usize = LEN + NUMBER_BOUND;
-/// The longest number: seven bits a byte.
-pub(super) const NUMBER_BOUND: usize = 10;
 
 /// The form of a plane; the number is its two bits of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +47,13 @@ impl Header {
         blob[KINDS] = self.kinds.iter().rev().fold(0, |bits, kind| bits << 2 | *kind as u8);
         blob[LANES] = (self.lanes / 64) as u8;
         blob[CHECKSUM..LEN].copy_from_slice(&self.checksum.to_le_bytes());
-        LEN + put_number(self.decoded_len, &mut blob[LEN..])
+        LEN + put_number(self.decoded_len as u64, &mut blob[LEN..])
     }
 
     /// Reads and checks the header. Returns the rest of the blob, too.
     pub(super) fn read(blob: &[u8], dtype: Dtype) -> Result<(Self, Reader<'_>)> {
-        let Some((header, mut rest)) = blob.split_at_checked(LEN).map(|(header, rest)| (header, Reader(rest))) else {
+        let Some((header, mut rest)) = blob.split_at_checked(LEN).map(|(header, rest)| (header, Reader::new(rest)))
+        else {
             bail!(Corrupt, "lanes blob of {} bytes; more than {LEN} expected", blob.len());
         };
         let Some(found) = Dtype::named(header[DTYPE] as u32) else {
@@ -75,58 +75,11 @@ impl Header {
             lanes @ 1..=2 => 64 * lanes as usize,
             lanes => bail!(Unsupported, "lanes blob with {lanes} times 64 lanes; 1 or 2 expected"),
         };
-        let decoded_len = rest.number("decoded_len")?;
+        let decoded_len = bytes::length(rest.number("decoded_len")?, "decoded_len")?;
         if decoded_len == 0 || !decoded_len.is_multiple_of(dtype.bytes()) {
             bail!(Corrupt, "decoded_len is {decoded_len}; whole {} words expected, at least one", dtype.name());
         }
         let checksum = u64::from_le_bytes(header[CHECKSUM..].try_into().expect("eight bytes"));
         Ok((Header { dtype, kinds, lanes, decoded_len, checksum }, rest))
-    }
-}
-
-/// Writes `number` to the start of `out`, and returns its length.
-pub(super) fn put_number(mut number: usize, out: &mut [u8]) -> usize {
-    let mut len = 0;
-    while number > 127 {
-        out[len] = number as u8 | 128;
-        number >>= 7;
-        len += 1;
-    }
-    out[len] = number as u8;
-    len + 1
-}
-
-/// The rest of a blob.
-#[derive(Clone, Copy)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    /// The next `len` bytes.
-    pub(super) fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8]> {
-        let Some((taken, rest)) = self.0.split_at_checked(len) else {
-            bail!(Corrupt, "{what} takes {len} bytes; {} are left in the blob", self.0.len());
-        };
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    /// The next number: seven bits a byte, low ones first, the high bit set on all bytes but the last.
-    pub(super) fn number(&mut self, what: &str) -> Result<usize> {
-        let mut number = 0u64;
-        for i in 0..NUMBER_BOUND {
-            let byte = self.take(1, what)?[0];
-            let bits = (byte & 127) as u64;
-            if bits << (7 * i) >> (7 * i) != bits || i > 0 && byte == 0 {
-                bail!(Corrupt, "{what} is a number of more than 64 bits, or longer than it need be");
-            }
-            number |= bits << (7 * i);
-            if byte < 128 {
-                let Ok(number) = usize::try_from(number) else {
-                    bail!(Unsupported, "{what} is {number}, beyond this machine's address space");
-                };
-                return Ok(number);
-            }
-        }
-        bail!(Corrupt, "{what} is a number of more than {NUMBER_BOUND} bytes")
     }
 }

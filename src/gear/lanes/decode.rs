@@ -54,14 +54,14 @@ impl Decoder {
         };
         let count = len / dtype.bytes();
         // Blobs are cold: a code and the first bits of its lanes are far from the header.
-        prefetch(&rest.0[rest.0.len().saturating_sub(ENDS)..]);
+        prefetch(&rest.rest()[rest.rest().len().saturating_sub(ENDS)..]);
         let mut parts = [Part::Constant; 4];
         for (i, part) in parts.iter_mut().enumerate().take(dtype.bytes()) {
             *part = match header.kinds[i] {
                 Kind::Raw => {
                     let plane = rest.take(count, "a raw plane")?;
                     prefetch(&plane[..count.min(PIECE)]);
-                    prefetch(&rest.0[..rest.0.len().min(ENDS)]);
+                    prefetch(&rest.rest()[..rest.rest().len().min(ENDS)]);
                     Part::Raw(plane)
                 }
                 Kind::Constant => {
@@ -71,9 +71,7 @@ impl Decoder {
                 Kind::Coded => Part::Coded(self.planes[i].begin(&mut rest, header.lanes)?),
             };
         }
-        if !rest.0.is_empty() {
-            bail!(Corrupt, "{} bytes after the last plane", rest.0.len());
-        }
+        rest.end("the last plane")?;
         let coded = super::plane::coded_len(count, header.lanes);
         let mut checksum = Checksum::new();
         for first in (0..coded).step_by(PIECE) {

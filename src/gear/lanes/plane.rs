@@ -6,11 +6,11 @@
 //! ```
 
 use super::code::Code;
-use super::container::{NUMBER_BOUND, Reader, put_number};
 use crate::arch::{
     self,
     lanes::{DecodeTable, MAX_LANES, Pending, SLACK, Source, Target, Windows},
 };
+use crate::bytes::{self, NUMBER_BOUND, Reader, put_number};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
@@ -44,8 +44,8 @@ pub(super) fn encode(
 
     let mut head = [0; CODE_BOUND + 2 * NUMBER_BOUND];
     let mut head_len = code.write(&mut head);
-    head_len += put_number(escapes.len(), &mut head[head_len..]);
-    head_len += put_number(stream.len(), &mut head[head_len..]);
+    head_len += put_number(escapes.len() as u64, &mut head[head_len..]);
+    head_len += put_number(stream.len() as u64, &mut head[head_len..]);
     let len = head_len + escapes.len() + stream.len() + 2 * lanes;
     if len >= plane.len() {
         return Ok(None);
@@ -79,12 +79,12 @@ impl Plane {
 
     /// Begins with the part at the start of `blob`, which is moved behind it.
     pub(super) fn begin<'a>(&mut self, blob: &mut Reader<'a>, lanes: usize) -> Result<Source<'a>> {
-        let (code, code_len) = Code::read(blob.0)?;
+        let (code, code_len) = Code::read(blob.rest())?;
         blob.take(code_len, "a code")?;
         code.decode_table(&mut self.table);
-        let escapes = blob.number("the number of escaped symbols")?;
-        let stream = blob.number("the length of a stream")?;
-        let bytes = blob.0;
+        let mut length = |what: &str| bytes::length(blob.number(what)?, what);
+        let (escapes, stream) = (length("the number of escaped symbols")?, length("the length of a stream")?);
+        let source = blob.rest();
         blob.take(escapes, "the escaped symbols")?;
         blob.take(stream, "a stream")?;
         let first = blob.take(2 * lanes, "the first bits of the lanes")?;
@@ -101,7 +101,7 @@ impl Plane {
         if !is_marked {
             bail!(Corrupt, "the first bits of a lane have no mark in their low byte");
         }
-        Ok(Source { bytes, end: escapes + stream, escape_end: escapes })
+        Ok(Source { bytes: source, end: escapes + stream, escape_end: escapes })
     }
 
     /// Decodes whole steps to `out`.

@@ -10,10 +10,15 @@ use super::choose::Choice;
 use super::predict::Predictor;
 use super::rle;
 use super::split::Width;
+use crate::bytes::Reader;
 use crate::status::{Result, bail};
 
 const COUNT_LEN: usize = 4;
 const HEADER_LEN: usize = 10;
+
+/// The payload of each plane.
+const PAYLOADS: [&str; 4] =
+    ["the payload of plane 0", "the payload of plane 1", "the payload of plane 2", "the payload of plane 3"];
 
 /// The coder of a plane; the number is the `codec` byte of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,20 +87,6 @@ pub(super) fn put_header(header: &mut [u8], words: u32, choice: &Choice) -> usiz
     HEADER_LEN + choice.len
 }
 
-fn take<'a, const N: usize>(src: &mut &'a [u8], what: &str) -> Result<&'a [u8; N]> {
-    match src.split_first_chunk() {
-        Some((head, rest)) => {
-            *src = rest;
-            Ok(head)
-        }
-        None => bail!(Corrupt, "blob ends inside {what}: {} bytes left, {N} needed", src.len()),
-    }
-}
-
-fn take_u32(src: &mut &[u8], what: &str) -> Result<u32> {
-    Ok(u32::from_le_bytes(*take::<4>(src, what)?))
-}
-
 /// The headers of a blob.
 pub(super) struct Blob<'a> {
     /// Bytes per plane.
@@ -107,8 +98,9 @@ pub(super) struct Blob<'a> {
 }
 
 /// Reads and checks every header.
-pub(super) fn parse(mut src: &[u8], width: Width) -> Result<Blob<'_>> {
-    let words = take_u32(&mut src, "the word count")?;
+pub(super) fn parse(blob: &[u8], width: Width) -> Result<Blob<'_>> {
+    let mut src = Reader::new(blob);
+    let words = u32_of(&mut src, "the word count")?;
     if words == 0 {
         bail!(Corrupt, "word count is 0; a v1 blob holds at least one word");
     }
@@ -117,9 +109,7 @@ pub(super) fn parse(mut src: &[u8], width: Width) -> Result<Blob<'_>> {
     for (plane, frame) in frames.iter_mut().enumerate().take(width.bytes()).skip(1) {
         *frame = take_frame(&mut src, words, plane)?;
     }
-    if !src.is_empty() {
-        bail!(Corrupt, "{} bytes after the last frame", src.len());
-    }
+    src.end("the last frame")?;
     let words = words as usize;
     let Some(decoded_len) = words.checked_mul(width.bytes()) else {
         bail!(Unsupported, "{words} words do not fit this machine's address space");
@@ -127,10 +117,14 @@ pub(super) fn parse(mut src: &[u8], width: Width) -> Result<Blob<'_>> {
     Ok(Blob { words, decoded_len, frames })
 }
 
-fn take_frame<'a>(src: &mut &'a [u8], words: u32, plane: usize) -> Result<Frame<'a>> {
-    let [mode, codec] = *take::<2>(src, "a frame header")?;
-    let raw_len = take_u32(src, "a frame header")?;
-    let payload_len = take_u32(src, "a frame header")? as usize;
+fn u32_of(src: &mut Reader<'_>, what: &str) -> Result<u32> {
+    Ok(u32::from_le_bytes(src.array(what)?))
+}
+
+fn take_frame<'a>(src: &mut Reader<'a>, words: u32, plane: usize) -> Result<Frame<'a>> {
+    let [mode, codec] = src.array("a frame header")?;
+    let raw_len = u32_of(src, "a frame header")?;
+    let payload_len = u32_of(src, "a frame header")?;
     let predictor = Predictor::from_wire(mode)?;
     let backend = match codec {
         0 => Backend::Rle,
@@ -140,11 +134,7 @@ fn take_frame<'a>(src: &mut &'a [u8], words: u32, plane: usize) -> Result<Frame<
     if raw_len != words {
         bail!(Corrupt, "plane {plane}: raw_len is {raw_len}; the word count {words} expected");
     }
-    let Some((payload, rest)) = src.split_at_checked(payload_len) else {
-        bail!(Corrupt, "plane {plane}: payload_len is {payload_len}; {} bytes left", src.len());
-    };
-    *src = rest;
-    Ok(Frame { predictor, backend, payload })
+    Ok(Frame { predictor, backend, payload: src.take(payload_len, PAYLOADS[plane])? })
 }
 
 /// The decoded length in bytes that a blob announces, after a check of all headers.

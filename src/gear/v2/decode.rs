@@ -4,9 +4,10 @@
 //! move to their places in the latter. Beside them only the references of rows are kept. So a blob with rows of 16 bytes
 //! or more takes at most three times its own length and that of its words.
 
-use super::container::{self, Header, Mode, Reader, RowForm};
+use super::container::{self, Header, Mode, RowForm};
 use super::rows::{self, Angles, References, Spare};
 use super::{REPEATS, ROTATED, planes};
+use crate::bytes::Reader;
 use crate::dtype::Dtype;
 use crate::gear::budget::held;
 use crate::gear::checksum::checksum;
@@ -80,7 +81,7 @@ pub(in crate::gear) fn decode(
         Mode::Flat => {
             let form = RowForm { dtype, len: 1 };
             let planes = context.budget.at_least(&mut buffers.planes, len)?;
-            planes::decode_flat(Reader(body), len / form.bytes(), context, planes)?;
+            planes::decode_flat(Reader::new(body), len / form.bytes(), context, planes)?;
             form.to_rows(planes, words);
         }
     }
@@ -98,7 +99,7 @@ fn read_rows(
     buffers: &mut DecodeBuffers,
     words: &mut [u8],
 ) -> Result<()> {
-    let mut body = Reader(body);
+    let mut body = Reader::new(body);
     let flags = body.byte("flags")?;
     if !matches!(flags, 0 | REPEATS) && flags != REPEATS | ROTATED {
         bail!(Unsupported, "blob with flags {flags:#x}; 0, 1 and 3 are known");
@@ -135,5 +136,5 @@ fn read_rows(
         rows::expand(references, form, angles.as_ref(), context, (planes, classes), matrix)?;
     }
     tail.copy_from_slice(body.take(tail.len(), "the last words")?);
-    body.end()
+    body.end("the body")
 }

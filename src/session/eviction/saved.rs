@@ -4,11 +4,11 @@ use super::clock::Clock;
 use super::positions::PositionMap;
 use super::scores::Scores;
 use super::{Eviction, tokens};
+use crate::bytes::{Reader, push_number};
 use crate::h2o::{Aggregation, SavedScores};
 use crate::layout::{self, Pair};
 use crate::session::layer::CacheLengths;
 use crate::session::pins::Pins;
-use crate::snapshot::numbers::{Reader, put};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
@@ -34,7 +34,7 @@ impl Eviction {
     pub(in crate::session) fn save(&self, pins: &Pins, out: &mut Vec<u8>) -> Result<()> {
         put_pairs(out, self.positions.runs())?;
         for number in self.clock.numbers() {
-            put(out, number.into())?;
+            push_number(out, number.into())?;
         }
         let scores = self.ranking.as_ref().and_then(|ranking| ranking.scores.saved()).transpose()?;
         let flag = |is_set, flag| if is_set { flag } else { 0 };
@@ -127,11 +127,11 @@ impl SavedEviction {
 
 /// The number of ranges, and of each the gap before it and its length.
 fn put_pairs(out: &mut Vec<u8>, pairs: &[Pair]) -> Result<()> {
-    put(out, pairs.len() as u64)?;
+    push_number(out, pairs.len() as u64)?;
     let mut end = 0;
     for [begin, count] in pairs {
-        put(out, (begin - end) as u64)?;
-        put(out, *count as u64)?;
+        push_number(out, (begin - end) as u64)?;
+        push_number(out, *count as u64)?;
         end = begin + count;
     }
     Ok(())
@@ -160,7 +160,7 @@ fn put_scores(out: &mut Vec<u8>, saved: &SavedScores) -> Result<()> {
     memory::push(out, code)?;
     memory::extend(out, &alpha.to_le_bytes())?;
     for number in [saved.block_tokens, saved.scored, saved.blocks.len() as u32] {
-        put(out, number.into())?;
+        push_number(out, number.into())?;
     }
     let seen = if saved.aggregation == Aggregation::NormSum { 2 } else { 1 };
     for numbers in &saved.blocks {
@@ -181,7 +181,7 @@ fn read_scores(reader: &mut Reader<'_>) -> Result<SavedScores> {
     };
     let (block_tokens, scored) = (reader.small("block_tokens")?, reader.small("scored tokens")?);
     let (count, mut blocks) = (reader.small("the number of blocks")?, Vec::new());
-    let number = |reader: &mut Reader<'_>| Ok(f64::from_bits(reader.sum("a score")?));
+    let number = |reader: &mut Reader<'_>| Ok(f64::from_bits(reader.u64("a score")?));
     for _ in 0..count {
         let value = number(reader)?;
         let seen = if code == 2 { number(reader)? } else { 0.0 };

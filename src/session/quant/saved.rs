@@ -2,8 +2,8 @@
 
 use super::{Contents, Offload, Quant, shape};
 use crate::attend::{BLOCK, Block, Blocks, Codes};
+use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Pair, Rows};
-use crate::snapshot::numbers::{Reader, put};
 use crate::snapshot::{Run, Snapshot};
 use crate::status::{Result, bail};
 use crate::store::{NewPiece, RawSum, SavedRun, WritePiece};
@@ -50,12 +50,12 @@ impl SavedQuant {
 
     /// Appends what a chat file keeps.
     pub(in crate::session) fn put(&self, out: &mut Vec<u8>) -> Result<()> {
-        put(out, self.held.into())?;
-        put(out, self.physical.into())?;
-        put(out, self.blocks.len() as u64)?;
+        push_number(out, self.held.into())?;
+        push_number(out, self.physical.into())?;
+        push_number(out, self.blocks.len() as u64)?;
         let mut end = 0;
         for (first, live) in &self.blocks {
-            put(out, (first - end).into())?;
+            push_number(out, (first - end).into())?;
             memory::extend(out, &live.to_le_bytes())?;
             end = first + live.count_ones();
         }
@@ -68,7 +68,7 @@ impl SavedQuant {
         let mut saved = SavedQuant { held: held.min(physical), physical, blocks: Vec::new() };
         let mut end = 0u32;
         for _ in 0..reader.small("the blocks")? {
-            let (gap, live) = (reader.small("the blocks")?, reader.sum("the blocks")?);
+            let (gap, live) = (reader.small("the blocks")?, reader.u64("the blocks")?);
             let first = end.saturating_add(gap);
             end = first.saturating_add(live.count_ones());
             if live == 0 || end > logical {

@@ -1,6 +1,6 @@
 //! Lists of 32-bit numbers: byte plane by byte plane in one ZSTD frame, so that repeated stretches are matches.
 
-use super::numbers::{Reader, push_bytes};
+use crate::bytes::{Reader, push_bytes};
 use crate::gear::codec::Context;
 use crate::gear::zstd::{self, Search};
 use crate::status::Result;

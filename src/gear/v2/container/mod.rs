@@ -5,11 +5,9 @@
 
 mod form;
 mod list;
-mod numbers;
 
 pub(super) use form::RowForm;
 pub(super) use list::{push as push_list, read as read_list};
-pub(super) use numbers::{Reader, push_bytes, push_number};
 
 use crate::dtype::Dtype;
 use crate::gear::checksum::checksum;

@@ -2,8 +2,8 @@
 
 use super::predict::Predictor;
 use super::{group, room};
+use crate::bytes::Reader;
 use crate::gear::codec::Context;
-use crate::gear::v2::container::Reader;
 use crate::gear::matches;
 use crate::gear::zstd::{self, Search};
 use crate::status::{Result, bail};
@@ -44,5 +44,5 @@ pub(in crate::gear::v2) fn decode_flat(
         }
         group.decode_into(context, plane)?;
     }
-    body.end()
+    body.end("the body")
 }

@@ -2,9 +2,9 @@
 
 use super::predict::Predictor;
 use crate::arch;
+use crate::bytes::{Reader, push_bytes};
 use crate::gear::codec::Context;
 use crate::gear::options::Effort;
-use crate::gear::v2::container::{Reader, push_bytes};
 use crate::gear::zstd::{self, Search};
 use crate::status::{Result, bail};
 use crate::sys::memory;

@@ -11,7 +11,7 @@ mod survey;
 
 pub(super) use flat::{decode_flat, encode_flat};
 
-use super::container::{Reader, push_bytes, push_number};
+use crate::bytes::{Reader, push_bytes, push_number};
 use crate::gear::budget::held;
 use crate::gear::codec::Context;
 use crate::gear::options::Effort;
@@ -159,8 +159,8 @@ impl Coder<'_> {
         // The planes are not read any more.
         let payload = planes;
         memory::reserve(out, unit_groups.len() + shape.len() + 32 * groups.len())?;
-        push_number(out, unit_rows)?;
-        push_number(out, groups.len())?;
+        push_number(out, unit_rows as u64)?;
+        push_number(out, groups.len() as u64)?;
         if groups.len() > 1 {
             let len = self.zstd.encode(unit_groups, Search::Level(1), payload)?;
             push_bytes(out, &payload[..len])?;
@@ -251,12 +251,12 @@ pub(super) fn decode(
     if shape.len() == 0 {
         return Ok(());
     }
-    let unit_rows = body.number(usize::MAX, "rows per unit")?;
+    let unit_rows = body.number_within(usize::MAX, "rows per unit")?;
     if unit_rows == 0 {
         bail!(Corrupt, "rows per unit is 0");
     }
     let unit_rows = unit_rows.min(shape.rows);
-    let count = body.number(MAX_GROUPS, "number of groups")?;
+    let count = body.number_within(MAX_GROUPS, "number of groups")?;
     if count == 0 {
         bail!(Corrupt, "number of groups is 0");
     }

@@ -3,9 +3,10 @@
 use super::turn;
 use crate::arch::RowKernels;
 use crate::arch::words::Real;
+use crate::bytes::{Reader, push_number};
 use crate::gear::codec::Context;
 use crate::gear::options::{Frequencies, Pairing, Positions, Rotation};
-use crate::gear::v2::container::{Reader, push_list, push_number, read_list};
+use crate::gear::v2::container::{push_list, read_list};
 use crate::gear::zstd;
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -83,14 +84,14 @@ impl<'a> Angles<'a> {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         memory::extend(out, &[self.pairing as u32 as u8])?;
-        push_number(out, self.frequencies.len())?;
+        push_number(out, self.frequencies.len() as u64)?;
         memory::extend(out, &[self.theta.is_none() as u8])?;
         let numbers: &[f32] = if self.theta.is_some() { self.theta.as_slice() } else { &self.frequencies };
         memory::reserve(out, 4 * numbers.len())?;
         for number in numbers {
             memory::extend(out, &number.to_le_bytes())?;
         }
-        push_number(out, self.tokens)?;
+        push_number(out, self.tokens as u64)?;
         let before = |token: usize| token.checked_sub(1).map_or(0, |token| self.positions.of(token));
         let steps = (0..self.tokens).map(|token| self.positions.of(token).wrapping_sub(before(token)));
         push_list(steps, zstd, scratch, out)
@@ -108,7 +109,7 @@ impl<'a> Angles<'a> {
         let Some(pairing) = Pairing::from_code(code.into()) else {
             bail!(Unsupported, "rotation with pairing {code}; 1 and 2 are known");
         };
-        let pairs = body.number(row_len / 2, "rotated pairs")?;
+        let pairs = body.number_within(row_len / 2, "rotated pairs")?;
         if pairs == 0 {
             bail!(Corrupt, "rotated pairs are 0");
         }
@@ -130,7 +131,7 @@ impl<'a> Angles<'a> {
             Some(theta) => places.zip(turn::frequencies(theta, pairs)).for_each(|(place, f)| *place = f),
             None => places.zip(numbers).for_each(|(place, f)| *place = f),
         }
-        let tokens = body.number(count, "tokens per head")?;
+        let tokens = body.number_within(count, "tokens per head")?;
         if tokens == 0 || !count.is_multiple_of(tokens) {
             bail!(Corrupt, "{count} rows of heads of {tokens} tokens");
         }

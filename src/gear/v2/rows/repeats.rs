@@ -1,9 +1,10 @@
 //! Rows predicted from earlier rows, and the steps from the predictions: encoder's and decoder's books and the wire.
 
 use super::steps;
+use crate::bytes::{Reader, push_bytes};
 use crate::gear::budget::held;
 use crate::gear::codec::Context;
-use crate::gear::v2::container::{Reader, RowForm, push_bytes, push_list, read_list};
+use crate::gear::v2::container::{RowForm, push_list, read_list};
 use crate::gear::v2::planes::{self, Coder};
 use crate::gear::zstd::{self, Search};
 use crate::status::{Result, bail};

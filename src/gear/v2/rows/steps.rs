@@ -1,8 +1,8 @@
 //! Small steps: mostly tiny numbers, coded two in a byte so that a Huffman code takes less than a bit for each, and the
 //! few large ones apart.
 
+use crate::bytes::{Reader, push_number};
 use crate::gear::codec::Context;
-use crate::gear::v2::container::{Reader, push_number};
 use crate::gear::v2::planes::{self, Coder, PlaneShape};
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -49,7 +49,7 @@ pub(super) fn encode(
     }
     coder.encode(nibbles, &packed_shape, out)?;
 
-    push_number(out, count)?;
+    push_number(out, count as u64)?;
     let bytes = memory::at_least(packed, planes::room(count * shape.planes))?;
     let large = (0..plane_len).filter(|at| !is_small(planes, plane_len, *at));
     for (number, at) in large.enumerate() {
@@ -75,7 +75,7 @@ pub(super) fn decode(
     let packed_shape = packed_shape(shape);
     let packed = &mut packed[..packed_shape.len()];
     planes::decode(body, &packed_shape, context, unit_groups, packed, planes)?;
-    let count = body.number(plane_len, "number of large steps")?;
+    let count = body.number_within(plane_len, "number of large steps")?;
     let large = context.budget.at_least(large, count * shape.planes)?;
     planes::decode(body, &large_shape(shape, count), context, unit_groups, large, planes)?;
 
