@@ -445,6 +445,10 @@ TEST_F(MnnAdapter, SaysInOneLineWhatAConfigDoes) {
               both("mnn-kv: layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all\n", ""));
     EXPECT_EQ(lines_of(R"("kv_chat_enable": true)"),
               both("mnn-kv: all layers keep all tokens; the chat can be parked, saved and loaded\n", ""));
+    const both bounded = lines_of(R"("kv_memory_mb": 64)");
+    EXPECT_EQ(bounded.first.find("mnn-kv: at most 64 MB: tokens are raw up to "), 0u) << bounded.first;
+    EXPECT_EQ(bounded.first.find('\n'), bounded.first.size() - 1) << bounded.first;
+    EXPECT_EQ(bounded.second, "");
     EXPECT_EQ(lines_of(R"("kv_dump_folder": "")"), both("", ""));
     EXPECT_EQ(lines_of(R"("kv_h2o_enable": false, "kv_h2o_sink_tokens": 4)"), both("", "")) << "switched off";
     EXPECT_EQ(lines_of(R"("temperature": 0.5)"), both("", ""));

@@ -55,16 +55,17 @@ struct model_config {
 /// The session of one model.
 class model_session {
 public:
-    /// Prints what the config does, one line, and its warnings, one line each; those about steps follow. A refused config
-    /// sets `refusal`.
+    /// Prints what the config does, one line, which for a budget waits until a layer has begun; and its warnings, one line
+    /// each; those about steps follow. A refused config sets `refusal`.
     explicit model_session(const model_config& config)
-        : logs(config.logs), print_(config.print), sums_(config.lanes) {
+        : logs(config.logs), print_(config.print), also_(config.also), sums_(config.lanes) {
         if (!make(config)) {
             return;
         }
-        std::string outlook;
-        (void)session.outlook(outlook);
-        say(outlook + config.also);
+        mnnkv_memory_stats memory = mnnkv_memory_stats();
+        if (!session.memory(memory) || memory.budget_bytes == 0) {
+            say_outlook();
+        }
         read_rotation(config.json);
         print_warnings(config.json);
     }
@@ -167,16 +168,14 @@ private:
         }
     }
 
-    /// Once a layer has begun: how many tokens the budget holds.
-    void say_budget() {
-        mnnkv_memory_stats memory = mnnkv_memory_stats();
-        if (is_said_ || !session.memory(memory) || memory.quantised_tokens == 0) {
-            return;
+    /// The first call prints what the config does.
+    void say_outlook() {
+        if (!is_said_) {
+            is_said_ = true;
+            std::string outlook;
+            (void)session.outlook(outlook);
+            say(outlook + also_);
         }
-        is_said_ = true;
-        const auto tokens = [](std::uint64_t count) { return std::to_string(count) + " tokens"; };
-        say("the budget holds " + tokens(memory.raw_tokens) + " raw, or " + tokens(memory.quantised_tokens) +
-            " with K in 8 bits and V in 4");
     }
 
     /// The lowest number that no layer has.
@@ -236,6 +235,8 @@ private:
     };
 
     void (*const print_)(const char* line);
+    /// model_config::also.
+    const std::string also_;
     mnnkv_rotation rotation_ = mnnkv_rotation();
     std::vector<lane_sums> sums_;
     std::set<std::string> printed_;
@@ -498,7 +499,7 @@ private:
         one_row_ = block_tokens_ = 0;
         stored_ = attends_ = false;
         if (open_) {
-            model_.say_budget();
+            model_.say_outlook();
             attends_ = model_.session.attends(number_);
             (void)model_.session.scored_rows(number_, 1, one_row_, block_tokens_);
             stored_ = model_.session.check_heads(number_, 0, 1).code() == MNNKV_NOT_FOUND;

@@ -154,6 +154,11 @@ pub(super) struct Kept {
 }
 
 impl Budget {
+    /// What it holds of this model, once a layer has begun.
+    pub(super) fn holds(&self) -> Option<Holds> {
+        self.holds
+    }
+
     pub(super) fn new(mut rules: MemoryRules) -> Self {
         let offload = rules.file.take().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
         Budget { bytes: rules.bytes, rules, holds: None, freed: 0, lossless_over: 0, offload }

@@ -41,7 +41,7 @@ use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
 use crate::sys::{Mutex, MutexGuard, memory};
 use budget::{Budget, Share};
-use config::Config;
+use config::{Config, MemoryRules};
 use eviction::ClosingStep;
 use lanes::Lanes;
 use layer::Layer;
@@ -56,6 +56,7 @@ const MOST_LAYERS: u32 = 4096;
 /// The eviction and compression of one model's caches.
 pub struct Session {
     outlook: String,
+    memory: Option<MemoryRules>,
     warnings: Vec<String>,
     state: Mutex<State>,
     lanes: Lanes,
@@ -115,6 +116,7 @@ impl Session {
         let attending = memory::collect(layers.iter().map(|_| Slot::default()))?;
         Ok(Session {
             outlook,
+            memory: config.memory,
             warnings,
             attending,
             parts: Mutex::new(Vec::new()),
@@ -138,9 +140,10 @@ impl Session {
         self.lanes.block_sums(layer, lane, sums)
     }
 
-    /// One line: what the config does to the model.
-    pub fn outlook(&self) -> &str {
-        &self.outlook
+    /// One line: what the config does to the model; from the first begin on with the tokens that a budget holds.
+    pub fn outlook(&self) -> Result<String> {
+        let Some(memory) = &self.memory else { return memory::text(&self.outlook) };
+        memory.outlook(self.state()?.budget.as_ref().and_then(Budget::holds))
     }
 
     /// The rows and blocks that a host sums in a step of `queries` rows per head, of the open step or of the next.

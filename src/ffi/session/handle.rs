@@ -32,7 +32,6 @@ use crate::ffi::status::mnnkv_status;
 use crate::layout::Cache;
 use crate::session::{Host, Session};
 use crate::status::{Result, bail};
-use crate::sys::memory;
 use std::ffi::c_char;
 
 /// The caches of one model and the state of their compression.
@@ -176,7 +175,8 @@ pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     unsafe { handle::destroy(session) }
 }
 
-/// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...".
+/// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...". From the first
+/// begin on it has the lengths that a budget holds: "at most 64 MB: tokens are raw up to 1,372, then ...".
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_outlook(
     session: *const mnnkv_session,
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn mnnkv_session_outlook(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    body!(with_text(session, (text, cap, len), |session| memory::text(session.outlook())))
+    body!(with_text(session, (text, cap, len), Session::outlook))
 }
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.

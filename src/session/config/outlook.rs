@@ -1,6 +1,7 @@
 //! What a config does to a model, in one line.
 
-use super::{Config, EvictionRules, Ratio, RuntimeMode};
+use super::{Config, EvictionRules, MemoryRules, Ratio, RuntimeMode};
+use crate::session::Holds;
 use crate::status::Result;
 use crate::sys::memory;
 use std::fmt::{self, Display, Formatter};
@@ -13,6 +14,42 @@ impl Config {
     }
 }
 
+impl MemoryRules {
+    /// One line: what a budget does to the tokens of a chat, and with what it holds of a model also from which length on.
+    pub fn outlook(&self, holds: Option<Holds>) -> Result<String> {
+        memory::format(format_args!("{}", Bounded(self, holds)))
+    }
+}
+
+struct Bounded<'a>(&'a MemoryRules, Option<Holds>);
+
+impl Display for Bounded<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Bounded(memory, holds) = self;
+        let budget = memory.bytes as f64 / 1e6;
+        if memory.lossless {
+            return write!(f, "{budget} MB, as far as tokens that are compressed bit for bit hold it");
+        }
+        write!(f, "at most {budget} MB: tokens are raw")?;
+        match holds {
+            // Blocks cannot have such rows.
+            Some(holds) if holds.raw_tokens == holds.quantised_tokens => {
+                return write!(f, ", as they must be, which holds for {} tokens", Grouped(holds.raw_tokens));
+            }
+            Some(Holds { raw_tokens, quantised_tokens, .. }) => {
+                let (raw, quantised) = (Grouped(*raw_tokens), Grouped(*quantised_tokens));
+                write!(f, " up to {raw}, then K has 8 bits and V 4, up to {quantised} tokens, then")?;
+            }
+            None => f.write_str(", then K has 8 bits and V 4, then")?,
+        }
+        f.write_str(" the least attended ones ")?;
+        match &memory.file {
+            Some(file) => write!(f, "go to {file}"),
+            None => f.write_str("are dropped"),
+        }
+    }
+}
+
 struct Outlook<'a> {
     config: &'a Config,
     layers: u32,
@@ -22,15 +59,7 @@ impl Display for Outlook<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let layers = self.layers;
         if let Some(memory) = &self.config.memory {
-            let budget = memory.bytes as f64 / 1e6;
-            if memory.lossless {
-                return write!(f, "{budget} MB, as far as tokens that are compressed bit for bit hold it");
-            }
-            write!(f, "at most {budget} MB: tokens are raw, then K has 8 bits and V 4, then the least attended ones ")?;
-            return match &memory.file {
-                Some(file) => write!(f, "go to {file}"),
-                None => f.write_str("are dropped"),
-            };
+            return Bounded(memory, None).fmt(f);
         }
         if let Some(first) = self.config.quant.filter(|first| *first < layers) {
             let raw = self.config.sink_tokens;
@@ -110,19 +139,23 @@ impl Display for Stays<'_> {
         let first = rules.first_eviction().unwrap_or_default();
         let limit = rules.max_tokens.filter(|limit| rules.keeps_all() || first >= *limit);
         match (limit, rules.ratio) {
-            (Some(limit), _) => write!(f, "at most {} tokens stay", Grouped(limit))?,
-            (None, Ratio::Keep(share)) => write!(f, "{share} of the tokens stay, from {} tokens on", Grouped(first))?,
-            (None, Ratio::Lossy(ratio)) => write!(f, "one token in {ratio} stays, from {} tokens on", Grouped(first))?,
+            (Some(limit), _) => write!(f, "at most {} tokens stay", Grouped(limit.into()))?,
+            (None, Ratio::Keep(share)) => {
+                write!(f, "{share} of the tokens stay, from {} tokens on", Grouped(first.into()))?
+            }
+            (None, Ratio::Lossy(ratio)) => {
+                write!(f, "one token in {ratio} stays, from {} tokens on", Grouped(first.into()))?
+            }
         }
         if let Some(most) = rules.max_tokens.filter(|_| limit.is_none()) {
-            write!(f, ", and at most {}", Grouped(most))?;
+            write!(f, ", and at most {}", Grouped(most.into()))?;
         }
         Ok(())
     }
 }
 
 /// A number with a comma between its thousands.
-struct Grouped(u32);
+struct Grouped(u64);
 
 impl Display for Grouped {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

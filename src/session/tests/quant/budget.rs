@@ -45,6 +45,11 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
         let [raw, quantised, away] = grow(&mut chat);
         let stats = chat.session.memory_stats().unwrap();
         assert_eq!((stats.raw_tokens, stats.quantised_tokens), (holds(0).raw_tokens, holds(0).quantised_tokens));
+        let lengths = format!(
+            " raw up to {}, then K has 8 bits and V 4, up to {} tokens",
+            stats.raw_tokens, stats.quantised_tokens
+        );
+        assert!(chat.session.outlook().unwrap().replace(',', "").contains(&lengths.replace(',', "")));
         let near = |(found, working): (u64, usize), of: fn(Holds) -> u64| {
             let expected = of(holds(working));
             assert!(found.abs_diff(expected) <= 96 + expected / 25, "{mode:?} of {bytes}: {found} for {expected}");

@@ -113,7 +113,7 @@ fn a_host_that_does_not_attend_keeps_its_tokens_raw() {
     }
     let outlook = self::session(r#"{"kv_quant": "k8v4", "kv_quant_layer_start": 0}"#);
     assert_eq!(
-        outlook.outlook(),
+        outlook.outlook().unwrap(),
         "all layers: K in 8 bits and V in 4, but for the first 16 tokens and the newest 32 to 95"
     );
 }
