@@ -4,7 +4,8 @@
 const ABI: &str = "1";
 
 /// ZSTD's match finders for dictionaries and for inputs in two pieces, `<plain><suffix>`. The codec loads no dictionary
-/// and compresses whole slices, but a table of ZSTD names them all; 190 KB.
+/// and compresses whole slices, but a table of ZSTD names them all; 190 KB. The feature "thin" of zstd-safe would save twice
+/// that, and takes gear v1 to 0.6 of its speed in both directions.
 const UNUSED: [(&str, &str); 12] = [
     ("ZSTD_compressBlock_fast", "_dictMatchState"),
     ("ZSTD_compressBlock_fast", "_extDict"),

@@ -40,6 +40,11 @@ pub(super) fn bits(bytes: &[u8]) -> f64 {
     estimate::frame(&counts) as f64 * 8.0 / counts.iter().sum::<u32>().max(1) as f64
 }
 
+/// Whether codes for single bytes save nothing at the start of `bytes`.
+pub(super) fn is_noise(bytes: &[u8]) -> bool {
+    !histogram::is_uneven(&histogram::of(&bytes[..bytes.len().min(PIECE)]))
+}
+
 /// Surveys `bytes`. Places with one byte value are compared with the last place that begins like them: both ends of a
 /// match have it at the same places, so a sample of places finds as much as all of them would.
 pub(super) fn survey(bytes: &[u8]) -> Survey {

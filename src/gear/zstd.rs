@@ -36,6 +36,8 @@ pub(super) fn bound(len: usize) -> usize {
 /// A search for matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
+    /// None, and no codes: the bytes themselves.
+    Stored,
     /// None: Huffman codes of single bytes alone, or the bytes themselves where those are shorter, or less than 64.
     Literals,
     /// For byte planes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
@@ -99,14 +101,17 @@ impl Compressor {
             self.search = None;
             cctx.reset(ResetDirective::Parameters).map_err(not_compressed)?;
             let parameters: &[CParameter] = match search {
-                // The longest steps, so that next to nothing is searched; literals are coded nevertheless.
-                Search::Literals => &[
+                // The longest steps, so that next to nothing is searched.
+                Search::Stored | Search::Literals => &[
                     CParameter::CompressionLevel(1),
                     CParameter::Strategy(Strategy::ZSTD_fast),
                     CParameter::HashLog(6),
                     CParameter::MinMatch(7),
                     CParameter::TargetLength(1 << 17),
-                    CParameter::LiteralCompressionMode(ParamSwitch::Enable),
+                    CParameter::LiteralCompressionMode(match search {
+                        Search::Stored => ParamSwitch::Disable,
+                        _ => ParamSwitch::Enable,
+                    }),
                 ],
                 Search::Level(level) => &[
                     CParameter::CompressionLevel(level),

@@ -145,6 +145,9 @@ fn coder(symbols: &[u8], effort: u8) -> Coder {
     if (arch::kernels().repeats)(piece) > piece.len() / 16 * 15 {
         return Coder::Rle;
     }
-    let search = if effort <= 3 { None } else { matches::survey(symbols).search };
-    Coder::Zstd(search.unwrap_or(Search::Literals))
+    let survey = match effort {
+        1..=3 => matches::Survey { is_noise: matches::is_noise(symbols), ..Default::default() },
+        _ => matches::survey(symbols),
+    };
+    Coder::Zstd(survey.search.unwrap_or(if survey.is_noise { Search::Stored } else { Search::Literals }))
 }
