@@ -11,8 +11,12 @@ endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" ${without})
 # For hosts, and for MNN builds with MNN_KV set to an installation.
-file(GLOB integrations CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/integrations/*/*.hpp")
+file(GLOB integrations CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/integrations/*/mnnkv_*.hpp")
 install(FILES ${integrations} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+file(GLOB plugin CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/integrations/mnn/kv_plugin*.hpp")
+install(FILES ${plugin} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/mnnkv/mnn")
+install(FILES "${PROJECT_SOURCE_DIR}/integrations/mnn/kv_plugin-config.cmake"
+        DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/kv_plugin")
 
 set(MNNKV_SHARED_DIR "${CMAKE_INSTALL_LIBDIR}")
 if(WIN32)

@@ -1,4 +1,4 @@
-// The adapter for MNN (integrations/mnn/mnnkv_mnn.hpp) in a stand-in for MNN: attention outputs, kept tokens, printed
+// The adapter for MNN (integrations/mnn/kv_plugin.hpp) in a stand-in for MNN: attention outputs, kept tokens, printed
 // lines, and cases in which MNN must be unchanged.
 
 #include "chat.hpp"

@@ -6,7 +6,7 @@
 
 #include "../oracle/packing.hpp"
 #include "../oracle/quantised.hpp"
-#include "mnnkv_mnn.hpp"
+#include "kv_plugin.hpp"
 #include "stub_host.hpp"
 
 #include <algorithm>
@@ -169,7 +169,7 @@ public:
 
     /// All tokens as attention reads them: a thread asks for the KV head of each of its query heads, and a KV head's
     /// tokens are in turn those of each of its query heads. lane: of the first thread.
-    rows read(mnnkv_mnn::layer* kv, int threads, int lane = 0) {
+    rows read(kv_plugin::layer* kv, int threads, int lane = 0) {
         std::vector<head_bytes> heads(index_of(how_.heads));
         share_heads(how_.heads, threads, [&](int thread, int head) {
             const int kv_head = head / (how_.heads / mKvNumHead);
@@ -226,9 +226,9 @@ public:
     }
 
 private:
-    friend class mnnkv_mnn::layer;
+    friend class kv_plugin::layer;
     // Declared first and destroyed last, after the buffers, as in MNN.
-    std::shared_ptr<mnnkv_mnn::layer> mnnkv;
+    std::shared_ptr<kv_plugin::layer> plugin;
 
     settings how_;
     struct {

@@ -132,16 +132,16 @@ public:
     attention(const settings& how, int layer, MNN::KVMeta* meta, std::shared_ptr<cache_manager> cache)
         : how_(how), layer_(layer), meta_(meta), cache_(std::move(cache)), reads_(how.source(layer) != layer) {
         if (reads_ && how_.patched) {
-            mnnkv_mnn::layer::share(*cache_);
+            kv_plugin::layer::share(*cache_);
         }
     }
 
     layer_step run(const std::vector<token>& tokens, const std::vector<token>& prefix, failure fails) {
         const int rows = static_cast<int>(tokens.size());
         layer_step step;
-        mnnkv_mnn::layer* const kv =
-            how_.patched ? mnnkv_mnn::layer::of(meta_, *cache_, !reads_, how_.threads) : nullptr;
-        const mnnkv_mnn::own_meta own(meta_);
+        kv_plugin::layer* const kv =
+            how_.patched ? kv_plugin::layer::of(meta_, *cache_, !reads_, how_.threads) : nullptr;
+        const kv_plugin::own_meta own(meta_);
         step.hooked = kv != nullptr;
         step.error = kv != nullptr ? kv->begin(meta_, *cache_) : MNN::NO_ERROR;
         const MNN::KVMeta* const meta = meta_;
@@ -285,14 +285,14 @@ engine::engine(const settings& how) : parts_(new parts()) {
     meta.layer_nums = how.layer_nums != 0 ? how.layer_nums : how.layers;
     meta.attn_scale = how.attn_scale;
     if (how.patched) {
-        mnnkv_mnn::host host(how.config);
+        kv_plugin::host host(how.config);
         host.chats = how.chats;
         host.logs = how.logs;
         host.dump_folder = how.dump_folder;
         host.model_files = how.model_files;
         host.attention_type = how.attention_type;
         host.attention_mask = how.attention_mask;
-        mnnkv_mnn::attach(meta, host);
+        kv_plugin::attach(meta, host);
     }
     parts_->layers.resize(index_of(how.layers));
     for (int layer = 0; layer < how.layers; ++layer) {
@@ -375,19 +375,19 @@ void engine::read_prefix(const std::string& name, const std::vector<token>& toke
 }
 
 bool engine::command(const std::string& content) {
-    if (mnnkv_mnn::is_command(content)) {
-        if (mnnkv_mnn::needs_step(content, *parts_->meta)) {
+    if (kv_plugin::is_command(content)) {
+        if (kv_plugin::needs_step(content, *parts_->meta)) {
             forward({{-2, 0}, {-1, 1}});
             reset();
         }
-        return mnnkv_mnn::command(content, *parts_->meta, parts_->context, parts_->prompt);
+        return kv_plugin::command(content, *parts_->meta, parts_->context, parts_->prompt);
     }
-    mnnkv_mnn::check_late_keys(content, parts_->context);
+    kv_plugin::check_late_keys(content, parts_->context);
     return false;
 }
 
 void engine::reset() {
-    mnnkv_mnn::reset(*parts_->meta, parts_->context);
+    kv_plugin::reset(*parts_->meta, parts_->context);
     clear();
 }
 
@@ -395,7 +395,7 @@ llm_context& engine::context() { return parts_->context; }
 std::string& engine::prompt() { return parts_->prompt; }
 
 std::size_t engine::previous() const { return parts_->meta->previous; }
-std::string engine::metrics() const { return mnnkv_mnn::metrics(*parts_->meta); }
+std::string engine::metrics() const { return kv_plugin::metrics(*parts_->meta); }
 
 std::vector<std::uint8_t> engine::buffers(int layer) const {
     return parts_->layers[index_of(layer)].cache->buffers();

@@ -69,8 +69,12 @@ mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_se
 /// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost.
 void mnnkv_session_destroy(mnnkv_session *session);
 
-/// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...".
-mnnkv_status mnnkv_session_outlook(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+/// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...". From the first
+/// begin on it has the lengths that a budget holds: "at most 64 MB: tokens are raw up to 1,372, then ...".
+mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
+                                   char *text,
+                                   size_t cap,
+                                   size_t *len);
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
 /// Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.

@@ -22,7 +22,10 @@ typedef struct mnnkv_session_options {
 } mnnkv_session_options;
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 void mnnkv_session_destroy(mnnkv_session *session);
-mnnkv_status mnnkv_session_outlook(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
+                                   char *text,
+                                   size_t cap,
+                                   size_t *len);
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
 mnnkv_status mnnkv_session_end(mnnkv_session *session,

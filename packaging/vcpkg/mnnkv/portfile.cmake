@@ -9,7 +9,8 @@ find_program(CARGO cargo PATHS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin" "$
 set(VCPKG_BUILD_TYPE release)
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}" OPTIONS ${options} -DMNNKV_INSTALL=ON "-DMNNKV_CARGO=${CARGO}")
 vcpkg_cmake_install()
-vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/mnnkv)
+vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/mnnkv DO_NOT_DELETE_PARENT_CONFIG_PATH)
+vcpkg_cmake_config_fixup(PACKAGE_NAME kv_plugin CONFIG_PATH lib/cmake/kv_plugin)
 vcpkg_fixup_pkgconfig()
 
 # The installation has shared and static libraries, a triplet wants one kind. The CMake package names those that it finds.

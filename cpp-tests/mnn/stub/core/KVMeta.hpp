@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace mnnkv_mnn {
+namespace kv_plugin {
 struct host;
 }
 
@@ -34,7 +34,7 @@ struct KVMeta {
     int seqlen_in_disk = 0;
     int layer_nums = 0;
     float attn_scale = 0;
-    std::shared_ptr<mnnkv_mnn::host> mnnkv;
+    std::shared_ptr<kv_plugin::host> plugin;
 
     std::size_t reserved() const {
         std::size_t sum = 0;

@@ -1,7 +1,7 @@
-// mnn-kv inside Alibaba MNN: what the LLM engine sets for a model, and its codes of failures. Included by mnnkv_mnn.hpp.
+// mnn-kv inside Alibaba MNN: what the LLM engine sets for a model, and its codes of failures. Included by kv_plugin.hpp.
 
-#ifndef MNNKV_MNN_HOST_HPP
-#define MNNKV_MNN_HOST_HPP
+#ifndef KV_PLUGIN_HOST_HPP
+#define KV_PLUGIN_HOST_HPP
 
 #include <MNN/ErrorCode.hpp>
 #include <MNN/MNNDefine.h>
@@ -20,10 +20,13 @@
 #include "mnnkv_json.hpp"
 // MNN is built without the library, which is loaded at run time.
 #ifdef MNNKV_LOAD
+#ifdef KV_PLUGIN_IMPLEMENTATION
+#define MNNKV_LOAD_IMPLEMENTATION
+#endif
 #include "mnnkv/load.h"
 #endif
 
-namespace mnnkv_mnn {
+namespace kv_plugin {
 
 class chat;
 class layer;
@@ -124,19 +127,19 @@ inline void attach(MNN::KVMeta& meta, const host& settings) {
         }
     }
     if (!names_keys(settings.config)) {
-        meta.mnnkv.reset();
+        meta.plugin.reset();
         return;
     }
-    meta.mnnkv.reset(new host(settings));
-    meta.mnnkv->running = std::make_shared<mnnkv_host::running_command>();
+    meta.plugin.reset(new host(settings));
+    meta.plugin->running = std::make_shared<mnnkv_host::running_command>();
 }
 
 /// The config's own chunk where it has a budget and none: in a prompt the budget is exceeded by a chunk.
-inline bool wants_chunk(const MNN::KVMeta& meta, int chunk) { return chunk == 0 && meta.mnnkv && meta.mnnkv->bounds; }
+inline bool wants_chunk(const MNN::KVMeta& meta, int chunk) { return chunk == 0 && meta.plugin && meta.plugin->bounds; }
 
 /// The model's metrics as JSON; "" when nothing is compressed.
 inline std::string metrics(const MNN::KVMeta& meta) {
-    return meta.mnnkv && meta.mnnkv->metrics ? meta.mnnkv->metrics() : std::string();
+    return meta.plugin && meta.plugin->metrics ? meta.plugin->metrics() : std::string();
 }
 
 /// MNN's code of a failure.
@@ -157,6 +160,6 @@ inline MNN::ErrorCode error_of(mnnkv_status code) {
     }
 }
 
-}  // namespace mnnkv_mnn
+}  // namespace kv_plugin
 
-#endif  // MNNKV_MNN_HOST_HPP
+#endif  // KV_PLUGIN_HOST_HPP

@@ -2,8 +2,8 @@
 //
 // C++11, needs neither exceptions nor RTTI.
 //
-//   host     the LLM engine's settings of a model (mnnkv_mnn_host.hpp); hangs on KVMeta::mnnkv. Without a host MNN is unchanged.
-//   layer    one attention op's cache; hangs on CPUKVCacheManager::mnnkv, which all clones of the op share.
+//   host     the LLM engine's settings of a model (kv_plugin_host.hpp); hangs on KVMeta::plugin. Without a host MNN is unchanged.
+//   layer    one attention op's cache; hangs on CPUKVCacheManager::plugin, which all clones of the op share.
 //
 // KVMeta counts the chat's tokens (logical). A layer whose tokens were evicted has fewer (physical). layer::begin
 // returns a KVMeta of the layer's own for the step: its `previous` is the physical length, and history edits are done.
@@ -11,8 +11,8 @@
 //
 // All calls of one model must come from one thread at a time, as in MNN, except layer::tile, read and attend.
 
-#ifndef MNNKV_MNN_HPP
-#define MNNKV_MNN_HPP
+#ifndef KV_PLUGIN_HPP
+#define KV_PLUGIN_HPP
 
 #include <algorithm>
 #include <cmath>
@@ -26,9 +26,9 @@
 #include <vector>
 
 #include "mnnkv_chat.hpp"
-#include "mnnkv_mnn_host.hpp"
+#include "kv_plugin_host.hpp"
 
-namespace mnnkv_mnn {
+namespace kv_plugin {
 
 /// Gives an attention op the engine's KVMeta back when its step returns: until then it may have a layer's own.
 class own_meta {
@@ -51,24 +51,24 @@ public:
     /// of its own (has_cache: kv_cache, and not another layer's).
     template <class Cache>
     static layer* of(MNN::KVMeta* meta, Cache& cache, bool has_cache, int threads) {
-        if (!has_cache || meta == nullptr || !meta->mnnkv || is_missing(*meta->mnnkv) || is_off(*meta)) {
+        if (!has_cache || meta == nullptr || !meta->plugin || is_missing(*meta->plugin) || is_off(*meta)) {
             return nullptr;
         }
-        if (!cache.mnnkv || !cache.mnnkv->host_) {
-            const bool shared = cache.mnnkv != nullptr;
-            cache.mnnkv.reset(new layer(*meta, static_cast<std::uint32_t>(std::max(threads, 1))));
-            cache.mnnkv->shared_ = shared;
+        if (!cache.plugin || !cache.plugin->host_) {
+            const bool shared = cache.plugin != nullptr;
+            cache.plugin.reset(new layer(*meta, static_cast<std::uint32_t>(std::max(threads, 1))));
+            cache.plugin->shared_ = shared;
         }
-        return cache.mnnkv.get();
+        return cache.plugin.get();
     }
 
     /// Another op reads this cache: mnn-kv leaves it alone.
     template <class Cache>
     static void share(Cache& cache) {
-        if (!cache.mnnkv) {
-            cache.mnnkv.reset(new layer());
+        if (!cache.plugin) {
+            cache.plugin.reset(new layer());
         }
-        cache.mnnkv->shared_ = true;
+        cache.plugin->shared_ = true;
     }
 
     /// Before MNN makes room for the step's tokens: edits the history, restores stored tokens, applies the planned
@@ -267,7 +267,7 @@ public:
 private:
     layer() = default;
 
-    layer(MNN::KVMeta& meta, std::uint32_t threads) : host_(meta.mnnkv) {
+    layer(MNN::KVMeta& meta, std::uint32_t threads) : host_(meta.plugin) {
         if (!host_->dump_folder.empty()) {
             if (!host_->dump) {
                 host_->dump = std::make_shared<mnnkv_host::cache_dump>(host_->dump_folder, &print);
@@ -308,7 +308,7 @@ private:
 
     /// The config switches nothing on. The first call prints what is wrong with its keys.
     static bool is_off(const MNN::KVMeta& meta) {
-        host& own = *meta.mnnkv;
+        host& own = *meta.plugin;
         const bool off = !own.keeps_tokens() && own.dump_folder.empty();
         if (off && !own.is_checked) {
             own.is_checked = true;
@@ -372,7 +372,7 @@ private:
         std::vector<std::int8_t>().swap(rows_);
     }
 
-    /// Carries out commands for all layers of a model: mnnkv_mnn_chat.hpp.
+    /// Carries out commands for all layers of a model: kv_plugin_chat.hpp.
     class commands;
     void take_commands();
 
@@ -621,8 +621,8 @@ private:
     std::size_t row_bytes_ = 0, c4_bytes_ = 0;
 };
 
-}  // namespace mnnkv_mnn
+}  // namespace kv_plugin
 
-#include "mnnkv_mnn_chat.hpp"
+#include "kv_plugin_chat.hpp"
 
-#endif  // MNNKV_MNN_HPP
+#endif  // KV_PLUGIN_HPP

@@ -1,16 +1,16 @@
 // Commands of Llm::set_config for the chat of a model: parked, saved to a file, loaded from one. Included by
-// mnnkv_mnn.hpp.
+// kv_plugin.hpp.
 
-#ifndef MNNKV_MNN_CHAT_HPP
-#define MNNKV_MNN_CHAT_HPP
+#ifndef KV_PLUGIN_CHAT_HPP
+#define KV_PLUGIN_CHAT_HPP
 
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "mnnkv_mnn.hpp"
+#include "kv_plugin.hpp"
 
-namespace mnnkv_mnn {
+namespace kv_plugin {
 
 /// The chat in the LLM engine, which loading a file replaces.
 class chat {
@@ -67,8 +67,8 @@ private:
 /// Called by Llm::reset: the Llm has another chat from now on, and answers again after a step that failed.
 template <class Context>
 void reset(MNN::KVMeta& meta, Context& context) {
-    if (meta.mnnkv && meta.mnnkv->keeps_tokens()) {
-        meta.mnnkv->known_chats.forget();
+    if (meta.plugin && meta.plugin->keeps_tokens()) {
+        meta.plugin->known_chats.forget();
         chat::leave_error(context);
     }
 }
@@ -80,8 +80,8 @@ inline bool is_command(const std::string& content) {
 
 /// The command loads a chat, and no step has made the model's caches yet.
 inline bool needs_step(const std::string& content, const MNN::KVMeta& meta) {
-    return mnnkv_host::chat_command::read(content).what == mnnkv_host::chat_command::load && meta.mnnkv &&
-           meta.mnnkv->keeps_tokens() && !meta.mnnkv->run;
+    return mnnkv_host::chat_command::read(content).what == mnnkv_host::chat_command::load && meta.plugin &&
+           meta.plugin->keeps_tokens() && !meta.plugin->run;
 }
 
 /// Prints what has no effect in a config that Llm::set_config gets once the model is loaded.
@@ -109,22 +109,22 @@ void check_late_keys(const std::string& content, const Context& context) {
 template <class Context>
 bool command(const std::string& content, MNN::KVMeta& meta, Context& context, std::string& prompt) {
     const mnnkv_host::chat_command given = mnnkv_host::chat_command::read(content);
-    if (given.refusal.empty() && given.what == mnnkv_host::chat_command::interrupt && meta.mnnkv) {
-        meta.mnnkv->running->interrupt();
+    if (given.refusal.empty() && given.what == mnnkv_host::chat_command::interrupt && meta.plugin) {
+        meta.plugin->running->interrupt();
         return true;
     }
     std::string why = given.refusal;
-    if (why.empty() && given.what == mnnkv_host::chat_command::trim && meta.mnnkv && meta.mnnkv->trim) {
-        why = meta.mnnkv->trim(static_cast<std::uint64_t>(given.megabytes * 1e6));
+    if (why.empty() && given.what == mnnkv_host::chat_command::trim && meta.plugin && meta.plugin->trim) {
+        why = meta.plugin->trim(static_cast<std::uint64_t>(given.megabytes * 1e6));
         if (!why.empty()) {
             MNN_ERROR("mnn-kv: the budget is not changed: %s\n", why.c_str());
         }
         return why.empty();
     }
-    if (why.empty() && (!meta.mnnkv || !meta.mnnkv->keeps_tokens())) {
+    if (why.empty() && (!meta.plugin || !meta.plugin->keeps_tokens())) {
         why = std::string(mnnkv_host::command_keys()) +
               " need kv_chat_enable or a budget in the config that the model is loaded with";
-    } else if (why.empty() && !meta.mnnkv->run) {
+    } else if (why.empty() && !meta.plugin->run) {
         why = std::string(mnnkv_host::command_keys()) + " need a model that has made a step on the CPU";
     }
     if (!why.empty()) {
@@ -132,7 +132,7 @@ bool command(const std::string& content, MNN::KVMeta& meta, Context& context, st
         return false;
     }
     chat of(context, prompt);
-    return meta.mnnkv->run(meta, given, of);
+    return meta.plugin->run(meta, given, of);
 }
 
 class layer::commands {
@@ -396,6 +396,6 @@ inline void layer::take_commands() {
     };
 }
 
-}  // namespace mnnkv_mnn
+}  // namespace kv_plugin
 
-#endif  // MNNKV_MNN_CHAT_HPP
+#endif  // KV_PLUGIN_CHAT_HPP
