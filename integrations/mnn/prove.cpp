@@ -1,10 +1,10 @@
 // Chats of five turns through every state of mnn-kv in MNN, and whether their tokens are those of MNN alone. prove.sh builds
 // and runs it, with sanitizers.
 //
-//   mnnkv_prove CONFIG FOLDER BUDGET_MB
+//   mnnkv_prove CONFIG FOLDER BUDGET_MB [THREADS]
 //
 // CONFIG: a model's config.json. FOLDER: of the files that chats are saved to, which must exist. BUDGET_MB: a budget that does not
-// hold the chats raw. Prints a line per chat; the exit status is 1 if one failed, or has other tokens than it must have.
+// hold the chats raw. THREADS: 1, 2 or 4 alone. Prints a line per chat; the exit status is 1 if one failed, or has other tokens than it must have.
 
 #include <llm/llm.hpp>
 
@@ -26,7 +26,7 @@ using MNN::Transformer::LlmStatus;
 
 typedef std::vector<int> tokens;
 
-const int turns = 5, answer_tokens = 12;
+const int turns = 5, answer_tokens = 12, lines = 5;
 
 /// The operations between the turns of a chat.
 enum : unsigned { edits = 1, parks = 2, reloads = 4, trims = 8 };
@@ -55,8 +55,8 @@ llm_ptr loaded(const std::string& model, const std::string& config, int threads)
 
 std::string prompt(int turn) {
     std::string text = "Report " + std::to_string(turn) + ". ";
-    for (int line = 0; line < 9; ++line) {
-        text += "The depot in sector " + std::to_string(turn * 9 + line) + " holds " + std::to_string(700 + 37 * line) +
+    for (int line = 0; line < lines; ++line) {
+        text += "The depot in sector " + std::to_string(turn * lines + line) + " holds " + std::to_string(700 + 37 * line) +
                 " crates and is guarded by " + std::to_string(2 + line) + " men. ";
     }
     return text + "The next report says that";
@@ -143,14 +143,19 @@ std::vector<chat> chats(const std::string& folder, double budget) {
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count != 4 || std::atof(arguments[3]) <= 0) {
-        std::fprintf(stderr, "usage: mnnkv_prove CONFIG FOLDER BUDGET_MB\n");
+    const int alone = count == 5 ? std::atoi(arguments[4]) : 0;
+    const bool is_right = count == 4 || (count == 5 && (alone == 1 || alone == 2 || alone == 4));
+    if (!is_right || std::atof(arguments[3]) <= 0) {
+        std::fprintf(stderr, "usage: mnnkv_prove CONFIG FOLDER BUDGET_MB [THREADS]\n");
         return 2;
     }
     const std::string folder = arguments[2];
     const double budget = std::atof(arguments[3]);
     bool sound = true;
     for (const int threads : {1, 2, 4}) {
+        if (alone != 0 && alone != threads) {
+            continue;
+        }
         std::map<std::string, tokens> known;
         for (const chat& each : chats(folder, budget)) {
             const auto begin = std::chrono::steady_clock::now();

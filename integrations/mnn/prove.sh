@@ -2,18 +2,19 @@
 # Runs chats through every state of mnn-kv in a patched MNN, and compares their tokens with those of MNN alone. Where MNN was
 # built with a sanitizer, mnn-kv and the program are built with it, too.
 #
-#   prove.sh MNN BUILD CONFIG [BUDGET_MB]
+#   prove.sh MNN BUILD CONFIG [BUDGET_MB [THREADS]]
 #
 # MNN: the patched checkout. BUILD: a build folder of it with the targets MNN and llm (README.md, "Apply and build"), for a
 # sanitizer configured with -DCMAKE_CXX_FLAGS="-fsanitize=address -fno-omit-frame-pointer", likewise for CMAKE_C_FLAGS, or with
-# "thread". CONFIG: the config.json of a model. BUDGET_MB: a budget that does not hold 1,000 tokens raw; 8 suits SmolLM2-135M.
+# "thread". CONFIG: the config.json of a model. BUDGET_MB: a budget that does not hold 600 tokens raw; 8 suits SmolLM2-135M.
+# THREADS: 1, 2 or 4, else all of them in turn.
 # Builds go to BUILD/mnnkv-prove. The exit status is 0 if all chats passed and the sanitizer reported nothing.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 source=$(dirname "$(dirname "$here")")
 if [ $# -lt 3 ] || [ ! -f "$1/include/MNN/MNNDefine.h" ] || [ ! -f "$2/CMakeCache.txt" ] || [ ! -f "$3" ]; then
-    echo "usage: prove.sh MNN BUILD CONFIG [BUDGET_MB] (a patched checkout, its build folder, a model's config.json)" >&2
+    echo "usage: prove.sh MNN BUILD CONFIG [BUDGET_MB [THREADS]] (a patched checkout, its build folder, a model's config.json)" >&2
     exit 2
 fi
 mnn=$(cd "$1" && pwd) build=$(cd "$2" && pwd) config=$(cd "$(dirname "$3")" && pwd)/$(basename "$3") budget=${4:-8}
@@ -44,4 +45,4 @@ ${CXX:-c++} -std=c++11 -O1 -g ${kind:+-fsanitize=$kind} -I"$mnn/include" -I"$mnn
 
 export MNNKV_LIBRARY="$out/install/lib/libmnnkv.so"
 export TSAN_OPTIONS="suppressions=$source/tests/thread_sanitizer.supp ${TSAN_OPTIONS:-}"
-exec "$out/mnnkv_prove" "$config" "$out/files" "$budget"
+exec "$out/mnnkv_prove" "$config" "$out/files" "$budget" ${5:+"$5"}
