@@ -446,7 +446,7 @@ TEST_F(MnnAdapter, SaysInOneLineWhatAConfigDoes) {
     EXPECT_EQ(lines_of(R"("kv_chat_enable": true)"),
               both("mnn-kv: all layers keep all tokens; the chat can be parked, saved and loaded\n", ""));
     const both bounded = lines_of(R"("kv_memory_mb": 64)");
-    EXPECT_EQ(bounded.first.find("mnn-kv: at most 64 MB: tokens are raw up to "), 0u) << bounded.first;
+    EXPECT_EQ(bounded.first.find("mnn-kv: 64 MB, as far as raw tokens hold it, "), 0u) << "heads of 12 dims: " << bounded.first;
     EXPECT_EQ(bounded.first.find('\n'), bounded.first.size() - 1) << bounded.first;
     EXPECT_EQ(bounded.second, "");
     EXPECT_EQ(lines_of(R"("kv_dump_folder": "")"), both("", ""));

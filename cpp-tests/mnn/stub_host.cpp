@@ -229,7 +229,7 @@ std::vector<std::string> take(bool outlooks) {
         to = std::min(printed().find('\n', from), printed().size());
         const std::string line = printed().substr(from, to - from);
         const auto has = [&line](const char* part) { return line.find(part) != std::string::npos; };
-        if ((has(" keep all") || has(" keeps all") || has(" stays, from ") || has(" tokens stay") || has(": tokens are raw")) == outlooks) {
+        if ((has(" keep all") || has(" keeps all") || has(" stays, from ") || has(" tokens stay") || has(" hold it, ")) == outlooks) {
             lines.push_back(line);
         } else {
             rest += line + '\n';

@@ -2,7 +2,9 @@
 
 #include "support.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <list>
 
 namespace {
@@ -172,6 +174,101 @@ TEST(LlamaServer, EndsWithPromptsThatWait) {
         EXPECT_TRUE(unpack(each));
         EXPECT_GT(each.data.main.size(), 2000u * 256);
     }
+}
+
+/// The f16 numbers of K, or of V, in a state of `state`: its last bytes are V, and a type and a length are between.
+std::vector<float> numbers(const bytes& state, std::uint32_t cells, bool keys) {
+    const std::size_t size = std::size_t(cells) * 128, at = state.size() - size - (keys ? size + 12 : 0);
+    std::vector<float> found(size / 2);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        found[i] = mnnkv_llama::float_of_half(static_cast<std::uint16_t>(state[at + 2 * i] | state[at + 2 * i + 1] << 8));
+    }
+    return found;
+}
+
+/// Sets the f16 numbers of a state to others of all sizes and both signs.
+void spread(dice& random, bytes& state, std::uint32_t cells) {
+    const std::size_t size = std::size_t(cells) * 128;
+    for (std::size_t i = 0; i < size; i += 2) {
+        for (const std::size_t at : {state.size() - size + i, state.size() - 2 * size - 12 + i}) {
+            state[at] = static_cast<std::uint8_t>(random.below(256));
+            state[at + 1] = static_cast<std::uint8_t>(random.below(2) << 7 | (random.one_in(8) ? random.below(0x7c) : 0x34 + random.below(8)));
+        }
+    }
+}
+
+TEST(LlamaServer, RoundsKTo8BitsAndVTo4WhereAllowed) {
+    SEEDED_DICE(random, 2106);
+    for (int round = 0; round < 30; ++round) {
+        const std::uint32_t cells = 200 + random.below(800);
+        saved_prompt saved;
+        saved.data.main = state(random, cells);
+        spread(random, saved.data.main, cells);
+        const bytes before = saved.data.main;
+        mnnkv_llama::prompt_packer packer;
+        packer.use_fewer_bits();
+        packer.pack(saved);
+        wait_for_fewer(saved, before.size() * 43 / 100);
+        ASSERT_TRUE(unpack(saved));
+        const bytes& after = saved.data.main;
+        ASSERT_EQ(after.size(), before.size());
+        const std::size_t head = before.size() - std::size_t(cells) * 256 - 12;
+        EXPECT_TRUE(std::equal(before.begin(), before.begin() + std::ptrdiff_t(head), after.begin())) << "tokens";
+        for (const bool keys : {true, false}) {
+            const std::vector<float> was = numbers(before, cells, keys), is = numbers(after, cells, keys);
+            const std::size_t group = keys ? 64 : 32;
+            for (std::size_t at = 0; at < was.size(); at += group) {
+                float least = was[at], most = was[at], size = 0;
+                for (std::size_t i = at; i < at + group; ++i) {
+                    least = std::min(least, was[i]), most = std::max(most, was[i]), size = std::max(size, std::fabs(was[i]));
+                }
+                // Half a step; scales and numbers are rounded to 11 bits, and codes end at their last one.
+                const float bound = (keys ? size / 127 : (most - least) / 15) * 0.51f + size / 1000 + 1e-6f;
+                for (std::size_t i = at; i < at + group; ++i) {
+                    ASSERT_LE(std::fabs(was[i] - is[i]), bound) << (keys ? "K " : "V ") << i << ": " << was[i] << " " << is[i];
+                }
+            }
+        }
+    }
+}
+
+TEST(LlamaServer, LeavesWhatHasNoFewerBitsAsItIs) {
+    SEEDED_DICE(random, 2107);
+    mnnkv_llama::prompt_packer packer;
+    packer.use_fewer_bits();
+    // K with a number that is infinite, and V, which is rounded; noise; nothing.
+    saved_prompt saved;
+    saved.data.main = state(random, 500);
+    saved.data.main[saved.data.main.size() - 500 * 256 - 12 + 1] = 0x7c;
+    saved.data.main[saved.data.main.size() - 500 * 256 - 12] = 0;
+    saved.data.drft = random.noise(3000);
+    const saved_prompt before = {{}, {saved.data.main, saved.data.drft}, {}};
+    packer.pack(saved);
+    wait_for_fewer(saved, before.data.main.size());
+    ASSERT_TRUE(unpack(saved));
+    EXPECT_TRUE(same(saved.data.drft, before.data.drft));
+    const std::size_t v = before.data.main.size() - 500 * 128;
+    ASSERT_EQ(saved.data.main.size(), before.data.main.size());
+    EXPECT_TRUE(std::equal(before.data.main.begin(), before.data.main.begin() + std::ptrdiff_t(v), saved.data.main.begin()));
+    EXPECT_FALSE(same(saved.data.main, before.data.main));
+}
+
+TEST(LlamaServer, ConvertsHalvesInOrder) {
+    float last = -HUGE_VALF;
+    for (int step = -0x7bff; step <= 0x7bff; ++step) {
+        const std::uint16_t half = static_cast<std::uint16_t>(step < 0 ? 0x8000 - step : step);
+        const float number = mnnkv_llama::float_of_half(half);
+        EXPECT_GT(number, last);
+        EXPECT_EQ(mnnkv_llama::half_of_float(number), half);
+        // To the nearest one.
+        if (step != 0 && std::isfinite(last)) {
+            EXPECT_EQ(mnnkv_llama::half_of_float(number - (number - last) * 0.4f), half) << step;
+        }
+        last = number;
+    }
+    EXPECT_EQ(mnnkv_llama::float_of_half(0x3c00), 1.0f);
+    EXPECT_EQ(mnnkv_llama::float_of_half(0x0001), std::ldexp(1.0f, -24));
+    EXPECT_EQ(mnnkv_llama::half_of_float(1e9f), 0x7bff);
 }
 
 }  // namespace

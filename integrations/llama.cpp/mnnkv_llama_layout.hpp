@@ -30,6 +30,8 @@ struct layout {
     /// Cached tokens of the first cache.
     std::uint64_t cells = 0;
     std::vector<mnnkv_state_tensor> tensors;
+    /// Of each tensor: 'k', 'v', or 's', a recurrent state.
+    std::vector<char> roles;
 };
 
 /// A type of ggml that caches may have, by its number.
@@ -163,6 +165,7 @@ private:
         if (!take(at, is_transposed) || !take(at, layers) || is_transposed > 1 || layers == 0 || layers > max_layers) {
             return false;
         }
+        role_ = form.is_recurrent ? 's' : 'k';
         if (form.is_recurrent) {
             std::uint32_t count = 0;
             while (at < size_) {
@@ -177,6 +180,7 @@ private:
                 return false;
             }
         }
+        role_ = 'v';
         for (std::uint32_t i = 0; form.has_values && i < layers; ++i) {
             if (is_transposed == 1 ? !channels(cells, at) : !rows(cells, at)) {
                 return false;
@@ -230,6 +234,7 @@ private:
             return false;
         }
         found_.tensors.push_back(found);
+        found_.roles.push_back(role_);
         return true;
     }
 
@@ -290,6 +295,7 @@ private:
     const unsigned char* data_;
     std::size_t size_;
     layout found_;
+    char role_ = 's';
 };
 
 /// The description of a buffer from llama_state_seq_get_data, or llama_state_get_data, or of a file of
@@ -327,10 +333,10 @@ private:
     std::size_t size_ = 0;
 };
 
-/// Compresses a buffer of any layout to `blob`, which is unchanged after a failure. `found`: set unless NULL.
-inline mnnkv::status compress(const void* data, std::size_t size, const mnnkv_state_options* options,
-                              buffer& blob, layout* found = nullptr) {
-    layout described = find(data, size);
+/// Compresses a buffer of this layout to `blob`, which is unchanged after a failure. Without a layout that fits all bytes are
+/// opaque.
+inline mnnkv::status compress_as(layout& described, const void* data, std::size_t size, const mnnkv_state_options* options,
+                                 buffer& blob) {
     std::size_t bound = mnnkv_state_bound(size, described.tensors.data(), described.tensors.size());
     if (bound == 0) {
         described = layout();
@@ -346,11 +352,19 @@ inline mnnkv::status compress(const void* data, std::size_t size, const mnnkv_st
     if (result == MNNKV_OK) {
         out.shrink(len);
         blob = std::move(out);
-        if (found != nullptr) {
-            *found = described;
-        }
     }
     return mnnkv::status(result);
+}
+
+/// As compress_as, of any layout that is known. `found`: set unless NULL, where this succeeds.
+inline mnnkv::status compress(const void* data, std::size_t size, const mnnkv_state_options* options,
+                              buffer& blob, layout* found = nullptr) {
+    layout described = find(data, size);
+    const mnnkv::status result = compress_as(described, data, size, options, blob);
+    if (result && found != nullptr) {
+        *found = described;
+    }
+    return result;
 }
 
 /// Decodes a blob to `data`, which is unchanged after a failure. `max_size`: larger buffers are BUFFER_TOO_SMALL,

@@ -1,13 +1,13 @@
 // mnn-kv in llama-server: the prompts of its host-memory cache (--cache-ram) as blobs. The lines of llama-server.patch call this.
 //
-// C++11. A prompt that leaves its slot is encoded bit for bit by a thread of the cache, which no slot waits for, and is
-// raw until then. One that comes back is decoded and verified before llama.cpp sees it. Whatever fails leaves a prompt raw; a
+// C++11. A prompt that leaves its slot is encoded by a thread of the cache, which no slot waits for, and is raw until then: bit
+// for bit, or after its K and V of f16 have got 8 and 4 bits (--cache-ram-type k8v4). One that comes back is decoded and verified before llama.cpp sees it. Whatever fails leaves a prompt raw; a
 // blob that is damaged is a prompt that is computed anew.
 
 #ifndef MNNKV_LLAMA_SERVER_HPP
 #define MNNKV_LLAMA_SERVER_HPP
 
-#include "mnnkv_llama_layout.hpp"
+#include "mnnkv_llama_quantise.hpp"
 
 #include <atomic>
 #include <condition_variable>
@@ -46,7 +46,7 @@ public:
                     *to[i] = std::move(from->raw[i]);
                 } else if (from->state == contents::encoding) {
                     *to[i] = from->raw[i];  // which the thread reads
-                } else if (!decode(from->blobs[i], *to[i])) {
+                } else if (!decode(from->blobs[i], from->small.empty() ? nullptr : &from->small[i], *to[i])) {
                     why = mnnkv_last_error();
                     return false;
                 }
@@ -66,10 +66,12 @@ private:
         std::mutex guard;
         std::vector<bytes> raw;
         std::vector<buffer> blobs;
+        /// Where K and V of the blobs have fewer bits, one for each; else empty.
+        std::vector<quantised> small;
         std::atomic<std::size_t> counted{0};
     };
 
-    static bool decode(buffer& blob, bytes& to) {
+    static bool decode(buffer& blob, const quantised* small, bytes& to) {
         if (blob.size() == 0) {
             return true;
         }
@@ -80,8 +82,16 @@ private:
         if (mnnkv_state_decoded_size(blob.data(), blob.size(), &size) != MNNKV_OK) {
             return false;
         }
-        to.resize(size);
-        return mnnkv_state_decode(blob.data(), blob.size(), nullptr, to.data(), to.size(), &size) == MNNKV_OK;
+        bytes read;
+        bytes& target = small != nullptr && small->is_smaller() ? read : to;
+        target.resize(size);
+        if (mnnkv_state_decode(blob.data(), blob.size(), nullptr, target.data(), size, &size) != MNNKV_OK) {
+            return false;
+        }
+        if (&target == &read) {
+            small->grow(read, to);
+        }
+        return true;
     }
 
     std::shared_ptr<contents> shared_;
@@ -115,6 +125,9 @@ public:
             thread_.join();
         }
     }
+
+    /// K and V of f16 get 8 and 4 bits. Before the first pack.
+    void use_fewer_bits() { quantises_ = true; }
 
     /// Bytes that `raw` bytes of a prompt will have: by the ratio of the last one.
     std::size_t expected(std::size_t raw) const { return static_cast<std::size_t>(double(raw) * ratio_.load()); }
@@ -187,26 +200,38 @@ private:
         for (const packed_prompt::bytes& bytes : prompt.raw) {
             raw += bytes.size();
         }
-        const bool smaller = compressed(prompt.raw, blobs, size) && size < raw;
+        std::vector<quantised> small;
+        const bool smaller = compressed(prompt.raw, quantises_ ? &small : nullptr, blobs, size) && size < raw;
         std::lock_guard<std::mutex> lock(prompt.guard);
         prompt.state = smaller ? contents::encoded : contents::raw_only;
         prompt.counted = smaller ? size : raw;
         if (smaller) {
             prompt.blobs = std::move(blobs);
+            prompt.small = std::move(small);
             std::vector<packed_prompt::bytes>().swap(prompt.raw);
             ratio_ = double(size) / double(raw);
         }
     }
 
-    static bool compressed(const std::vector<packed_prompt::bytes>& raw, std::vector<buffer>& blobs, std::size_t& size) {
+    static bool compressed(const std::vector<packed_prompt::bytes>& raw, std::vector<quantised>* small,
+                           std::vector<buffer>& blobs, std::size_t& size) {
         // One thread, at the lowest effort: the others are the slots'.
         mnnkv_state_options options = mnnkv::make<mnnkv_state_options>();
         options.effort = 1;
         options.threads = 1;
         try {
             blobs.resize(raw.size());
+            packed_prompt::bytes fewer;
+            layout found;
+            if (small != nullptr) {
+                small->resize(raw.size());
+            }
             for (std::size_t i = 0; i < raw.size(); ++i) {
-                if (!raw[i].empty() && !compress(raw[i].data(), raw[i].size(), &options, blobs[i])) {
+                const bool shrinks = small != nullptr && (*small)[i].shrink(raw[i], fewer, found);
+                const packed_prompt::bytes& given = shrinks ? fewer : raw[i];
+                if (!given.empty() &&
+                    !(shrinks ? compress_as(found, given.data(), given.size(), &options, blobs[i])
+                              : compress(given.data(), given.size(), &options, blobs[i]))) {
                     return false;
                 }
                 size += blobs[i].size();
@@ -221,7 +246,7 @@ private:
     std::condition_variable wakes_;
     std::deque<std::shared_ptr<contents>> waiting_;
     std::atomic<double> ratio_{1.0};
-    bool ends_ = false;
+    bool ends_ = false, quantises_ = false;
     std::thread thread_;
 };
 

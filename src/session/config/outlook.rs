@@ -30,12 +30,12 @@ impl Display for Bounded<'_> {
         if memory.lossless {
             return write!(f, "{budget} MB, as far as tokens that are compressed bit for bit hold it");
         }
+        if let Some(holds) = holds.filter(|holds| holds.raw_tokens == holds.quantised_tokens) {
+            let most = Grouped(holds.raw_tokens);
+            return write!(f, "{budget} MB, as far as raw tokens hold it, {most}: such K and V have no 8 and 4 bits");
+        }
         write!(f, "at most {budget} MB: tokens are raw")?;
         match holds {
-            // Blocks cannot have such rows.
-            Some(holds) if holds.raw_tokens == holds.quantised_tokens => {
-                return write!(f, ", as they must be, which holds for {} tokens", Grouped(holds.raw_tokens));
-            }
             Some(Holds { raw_tokens, quantised_tokens, .. }) => {
                 let (raw, quantised) = (Grouped(*raw_tokens), Grouped(*quantised_tokens));
                 write!(f, " up to {raw}, then K has 8 bits and V 4, up to {quantised} tokens, then")?;
