@@ -34,9 +34,13 @@ int main() {
     const std::string config = R"({"kv_memory_mb": 64, "kv_library": "/nowhere/libmnnkv.so"})";
     const std::vector<float> plain = attended("{}", false), without = attended(config, true);
     const std::vector<std::string> log = mnn_stub::take_log();
+    mnn_stub::settings strict;
+    strict.config = R"({"kv_memory_mb": 64, "kv_required": true, "kv_library": "/nowhere/libmnnkv.so"})";
+    const std::vector<mnn_stub::layer_step> failed = mnn_stub::engine(strict).forward({{0, 0}});
     for (const std::string& line : log) {
         std::printf("%s\n", line.c_str());
     }
     const std::string line = "mnn-kv: off where its library is not loaded: /nowhere/libmnnkv.so";
-    return !plain.empty() && plain == without && log.size() == 1 && log[0].find(line) == 0 ? 0 : 1;
+    const bool fails = !failed.empty() && failed[0].error == 2;  // MNN's NOT_SUPPORT
+    return fails && !plain.empty() && plain == without && log.size() == 1 && log[0].find(line) == 0 ? 0 : 1;
 }

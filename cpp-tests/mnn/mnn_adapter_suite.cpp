@@ -377,6 +377,22 @@ TEST_P(MnnAdapterRefusal, IsOneLineAndMnnAlone) {
     EXPECT_EQ(log[0].find("mnn-kv: off where "), 0u) << log[0];
 }
 
+TEST_P(MnnAdapterRefusal, FailsEachStepWhereItIsRequired) {
+    mnn_stub::take_log();
+    settings how = GetParam().how;
+    how.config.insert(how.config.rfind('}'), R"(, "kv_required": true)");
+    mnn_stub::engine host(how);
+    for (int step = 0; step < 3; ++step) {
+        const std::vector<layer_step> layers = host.forward({{step, 0}});
+        EXPECT_TRUE(std::any_of(layers.begin(), layers.end(), [](const layer_step& layer) {
+            return layer.error == 2;  // MNN's NOT_SUPPORT
+        })) << "step " << step;
+    }
+    const std::vector<std::string> log = mnn_stub::take_log();
+    ASSERT_EQ(log.size(), 1u) << lines(log);
+    EXPECT_NE(log[0].find(GetParam().line), std::string::npos) << log[0];
+}
+
 INSTANTIATE_TEST_SUITE_P(EachReason, MnnAdapterRefusal, testing::ValuesIn(all_refused()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 

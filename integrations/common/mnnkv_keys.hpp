@@ -17,7 +17,7 @@ namespace mnnkv_host {
 
 /// A key that the session reads or warns about, or one of an adapter.
 inline bool is_key(const std::string& name) {
-    static const char* const own[] = {"kv_chat_enable", "kv_dump_folder", "kv_library", "kv_metrics",
+    static const char* const own[] = {"kv_chat_enable", "kv_dump_folder", "kv_library", "kv_metrics", "kv_required",
                                       "kv_rope_theta",  "kv_rope_dims",   "kv_rope_pairing"};
     static const char* const of_session[] = {"kv_h2o_", "kv_lossless", "kv_memory_", "kv_quant"};
     const auto is_name = [&name](const char* key) { return name == key; };

@@ -9,6 +9,7 @@
 #ifndef MNNKV_LLAMA_QUANTISE_HPP
 #define MNNKV_LLAMA_QUANTISE_HPP
 
+#include "mnnkv_half.hpp"
 #include "mnnkv_llama_layout.hpp"
 
 #include <algorithm>
@@ -16,28 +17,8 @@
 
 namespace mnnkv_llama {
 
-/// Conversions of f16, rounded to nearest; of numbers above its range to its largest.
-inline float float_of_half(std::uint16_t half) {
-    const int power = half >> 10 & 31;
-    const float part = static_cast<float>(half & 1023);
-    const float size = power == 0    ? std::ldexp(part, -24)
-                       : power == 31 ? (part == 0 ? HUGE_VALF : std::nanf(""))
-                                     : std::ldexp(part + 1024, power - 25);
-    return half >> 15 ? -size : size;
-}
-
-inline std::uint16_t half_of_float(float number) {
-    const std::uint16_t sign = std::signbit(number) ? 0x8000 : 0;
-    const float size = std::min(std::fabs(number), 65504.0f);
-    int power = -24;
-    if (size > 0) {
-        (void)std::frexp(size, &power);
-    }
-    const int least = std::max(power - 11, -24);  // of the last bit
-    const std::uint32_t steps = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(size, -least)));
-    // Steps above 1,024 carry into the power, and 2,048 of them into the next one.
-    return static_cast<std::uint16_t>(sign | ((static_cast<std::uint32_t>(least + 24) << 10) + steps));
-}
+using mnnkv_host::float_of_half;
+using mnnkv_host::half_of_float;
 
 /// A buffer whose K and V are in fewer bits, and what it takes to have it back.
 class quantised {

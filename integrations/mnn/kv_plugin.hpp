@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "mnnkv_chat.hpp"
+#include "mnnkv_half.hpp"
 #include "kv_plugin_host.hpp"
 
 namespace kv_plugin {
@@ -51,7 +52,11 @@ public:
     /// of its own (has_cache: kv_cache, and not another layer's).
     template <class Cache>
     static layer* of(MNN::KVMeta* meta, Cache& cache, bool has_cache, int threads) {
-        if (!has_cache || meta == nullptr || !meta->plugin || is_missing(*meta->plugin) || is_off(*meta)) {
+        if (!has_cache || meta == nullptr || !meta->plugin) {
+            return nullptr;
+        }
+        const bool missing = is_missing(*meta->plugin);
+        if (missing ? !meta->plugin->must_work() : is_off(*meta)) {
             return nullptr;
         }
         if (!cache.plugin || !cache.plugin->host_) {
@@ -76,6 +81,9 @@ public:
     /// prints the reason: no token is lost, and attention must not run.
     template <class Cache>
     MNN::ErrorCode begin(MNN::KVMeta*& meta, Cache& cache) {
+        if (host_->must_work() && (host_->is_missing || (host_->model && !host_->model->session))) {
+            return MNN::NOT_SUPPORT;
+        }
         const mnnkv_host::step_counts counts = counts_of(*meta);
         look_after(cache, *meta);
         scale_ = meta->attn_scale > 0 ? meta->attn_scale : 1.0f / std::sqrt(static_cast<float>(cache.mHeadDim));
@@ -97,7 +105,7 @@ public:
             } else {
                 model().say_once("off where " + why);
             }
-            return MNN::NO_ERROR;
+            return on_ || !host_->must_work() ? MNN::NO_ERROR : MNN::NOT_SUPPORT;
         }
         pending_ = false;
         if (!on_) {
@@ -252,6 +260,9 @@ public:
                                                prompt, scale_,            query, heads};
             host_->dump->write(dump_number_, step);
         }
+        if (steps_ && !on_ && host_->must_work()) {
+            return MNN::NOT_SUPPORT;  // the cache of this step was refused
+        }
         return steps_ ? error_of(steps_->end(heads, rows, now)) : MNN::NO_ERROR;
     }
 
@@ -274,7 +285,7 @@ private:
             }
             dump_number_ = host_->dump->take_number();
         }
-        if (!host_->keeps_tokens()) {
+        if (!host_->keeps_tokens() || host_->is_missing) {
             return;
         }
         if (!host_->model) {
@@ -326,17 +337,8 @@ private:
             return numbers;
         }
         const std::uint16_t* words = tensor.template host<std::uint16_t>();
-        std::transform(words, words + numbers.size(), numbers.begin(), &float_of_half);
+        std::transform(words, words + numbers.size(), numbers.begin(), &mnnkv_host::float_of_half);
         return numbers;
-    }
-
-    static float float_of_half(std::uint16_t half) {
-        const int power = half >> 10 & 31;
-        const float part = static_cast<float>(half & 1023);
-        const float size = power == 31  ? (part > 0 ? NAN : INFINITY)
-                           : power == 0 ? std::ldexp(part, -24)
-                                        : std::ldexp(part + 1024, power - 25);
-        return (half & 0x8000) != 0 ? -size : size;
     }
 
     /// Sets the mask of attend_, for the step's rows of `given` ones. Returns false where it is none of MNN's.

@@ -45,6 +45,7 @@ struct host {
             compresses = compresses || (on && key == "kv_lossless_enable");
             chats = chats || (on && key == "kv_chat_enable");
             logs = logs || (on && key == "kv_h2o_log_stats");
+            required = required || (on && key == "kv_required");
             if (key == "kv_dump_folder") {
                 (void)mnnkv_host::json_path(value, dump_folder);
             } else if (key == "kv_library") {
@@ -62,6 +63,8 @@ struct host {
     std::string library;
     /// kv_h2o_log_stats: one line per eviction.
     bool logs = false;
+    /// kv_required: a step fails where the config cannot be held, and the library, or a session, is missing.
+    bool required = false;
     /// The files of the model, which files of its chats are bound to.
     std::vector<std::string> model_files;
     /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
@@ -74,6 +77,8 @@ struct host {
 
     /// There is to be a session.
     bool keeps_tokens() const { return bounds || quantises || evicts || compresses || chats; }
+
+    bool must_work() const { return required && keeps_tokens(); }
 
     /// History edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
     bool edits_history() const { return keeps_tokens() && refusal().empty(); }
