@@ -30,11 +30,28 @@ const LEAST_WORKING: usize = if cfg!(test) { 1 } else { 512 << 10 };
 /// Bytes of lists and sketches that may be free in the heap before it returns them to the system.
 const FREE: usize = 1 << 20;
 
+/// What a budget needs to know of a model.
+#[derive(Clone, Copy, Debug)]
+struct Model {
+    layers: usize,
+    rows: Rows,
+    least_raw: u32,
+    working: usize,
+}
+
+impl Model {
+    fn holds(&self, bytes: u64) -> Holds {
+        Holds::new(bytes, self.layers, &self.rows, self.least_raw, self.working)
+    }
+}
+
 /// The budget of a session.
 pub(super) struct Budget {
     rules: MemoryRules,
     /// The budget now: [`Session::trim`] may have made it smaller.
     bytes: u64,
+    /// Set by the first begin.
+    model: Option<Model>,
     /// `None` before the first begin.
     holds: Option<Holds>,
     /// Bytes of lists and sketches that were freed since the heap returned its memory.
@@ -154,14 +171,14 @@ pub(super) struct Kept {
 }
 
 impl Budget {
-    /// What it holds of this model, once a layer has begun.
-    pub(super) fn holds(&self) -> Option<Holds> {
-        self.holds
+    /// One line: what it does, as it is now.
+    pub(super) fn outlook(&self, rules: &MemoryRules) -> Result<String> {
+        rules.outlook(self.bytes, self.holds)
     }
 
     pub(super) fn new(mut rules: MemoryRules) -> Self {
         let offload = rules.file.take().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
-        Budget { bytes: rules.bytes, rules, holds: None, freed: 0, lossless_over: 0, offload }
+        Budget { bytes: rules.bytes, rules, model: None, holds: None, freed: 0, lossless_over: 0, offload }
     }
 
     /// The share of a layer with such rows, whose steps append `next` tokens. `working`: bytes that no layer has.
@@ -169,7 +186,8 @@ impl Budget {
         let token = rows.key_bytes(1) + rows.value_bytes(1);
         // A layer that has not been used yet is taken for one like this.
         let all: usize = layers.iter().map(|layer| layer.rows.map_or(token, |_| layer.token_bytes())).sum();
-        let bytes = (self.bytes as usize).saturating_sub(working) as u128 * token as u128 / all.max(1) as u128;
+        let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX).saturating_sub(working) as u128 * token as u128
+            / all.max(1) as u128;
         Share::new(bytes as usize, rows, next)
     }
 
@@ -192,7 +210,8 @@ impl Budget {
         if self.holds.is_some() {
             return Ok(());
         }
-        let holds = Holds::new(self.bytes, layers, rows, least_raw, working);
+        let model = Model { layers, rows: *rows, least_raw, working };
+        let holds = model.holds(self.bytes);
         if self.rules.bytes < holds.least_bytes {
             bail!(
                 InvalidArgument,
@@ -203,8 +222,32 @@ impl Budget {
                 rows.key_bytes(1) + rows.value_bytes(1)
             );
         }
-        self.holds = Some(holds);
+        self.model = Some(model);
+        self.set(self.bytes);
         Ok(())
+    }
+
+    /// Sets the budget, or the least that the model may have where that is more and a layer has begun.
+    fn set(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        if let Some(model) = &self.model {
+            self.bytes = bytes.max(model.holds(bytes).least_bytes);
+            self.holds = Some(model.holds(self.bytes));
+        }
+    }
+
+    /// Lets blocks of layers without an open step leave until the budget holds.
+    pub(super) fn fit_all(&mut self, layers: &mut [Layer], working: usize) {
+        for at in 0..layers.len() {
+            let layer = &layers[at];
+            if let (None, Some(rows)) = (&layer.step, layer.rows) {
+                // The tokens of a prompt's chunk leave in the next begin, and no block makes room for them.
+                let chunk = if layer.last_step as usize > BLOCK { layer.last_step } else { 0 };
+                let raw = layer.lengths.physical.saturating_sub(chunk);
+                let share = self.share(layers, &rows, 1, working);
+                layers[at].fit(Found::default(), Some(&share), raw, self.offload.as_mut());
+            }
+        }
     }
 
     /// Takes note of freed lists and sketches, whose memory the heap returns once there is much of it.
@@ -234,17 +277,8 @@ impl Session {
         let Some(budget) = budget else {
             bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb does");
         };
-        budget.bytes = bytes.max(budget.holds.map_or(0, |holds| holds.least_bytes));
-        for at in 0..layers.len() {
-            let layer = &layers[at];
-            if let (None, Some(rows)) = (&layer.step, layer.rows) {
-                // The tokens of a prompt's chunk leave in the next begin, and no block makes room for them.
-                let chunk = if layer.last_step as usize > BLOCK { layer.last_step } else { 0 };
-                let raw = layer.lengths.physical.saturating_sub(chunk);
-                let share = budget.share(layers, &rows, 1, working);
-                layers[at].fit(Found::default(), Some(&share), raw, budget.offload.as_mut());
-            }
-        }
+        budget.set(bytes);
+        budget.fit_all(layers, working);
         pages::trim_heap();
         let working = self.working_bytes(&state)?;
         Ok(state.memory_stats(working).bytes)

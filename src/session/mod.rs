@@ -142,8 +142,11 @@ impl Session {
 
     /// One line: what the config does to the model; from the first begin on with the tokens that a budget holds.
     pub fn outlook(&self) -> Result<String> {
-        let Some(memory) = &self.memory else { return memory::text(&self.outlook) };
-        memory.outlook(self.state()?.budget.as_ref().and_then(Budget::holds))
+        let Some(rules) = &self.memory else { return memory::text(&self.outlook) };
+        match &self.state()?.budget {
+            Some(budget) => budget.outlook(rules),
+            None => memory::text(&self.outlook),
+        }
     }
 
     /// The rows and blocks that a host sums in a step of `queries` rows per head, of the open step or of the next.
@@ -205,7 +208,7 @@ impl Session {
         layer.fit(Found::default(), share.as_ref(), raw, budget::offload(budget));
         if let Some(quant) = layer.quant.as_ref().filter(|quant| quant.attends()) {
             let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
-            let step = quant.open(layer.eviction.positions(), layer.lengths, offload);
+            let step = quant.open(layer.eviction.positions(), layer.lengths, layer.rows, offload);
             self.attending[layer.number as usize].open(step);
         }
         Ok(layer.lengths.physical)
@@ -446,7 +449,10 @@ impl Session {
         let Some(budget) = &state.budget else { return Ok(0) };
         let parts = self.parts.lock().map_err(|_| Error::out_of_service("the session"))?;
         let parts: usize = parts.iter().map(Work::bytes).sum();
-        Ok(parts + state.encoding.bytes() + budget.offload.as_ref().map_or(0, Offload::working_bytes))
+        Ok(parts
+            + state.encoding.bytes()
+            + self.lanes.window_bytes()
+            + budget.offload.as_ref().map_or(0, Offload::working_bytes))
     }
 
     /// INTERNAL: if a call has panicked.

@@ -15,18 +15,19 @@ impl Config {
 }
 
 impl MemoryRules {
-    /// One line: what a budget does to the tokens of a chat, and with what it holds of a model also from which length on.
-    pub fn outlook(&self, holds: Option<Holds>) -> Result<String> {
-        memory::format(format_args!("{}", Bounded(self, holds)))
+    /// One line: what a budget of so many bytes does to the tokens of a chat, and with what it holds of a model also from which
+    /// length on.
+    pub fn outlook(&self, bytes: u64, holds: Option<Holds>) -> Result<String> {
+        memory::format(format_args!("{}", Bounded(self, bytes, holds)))
     }
 }
 
-struct Bounded<'a>(&'a MemoryRules, Option<Holds>);
+struct Bounded<'a>(&'a MemoryRules, u64, Option<Holds>);
 
 impl Display for Bounded<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Bounded(memory, holds) = self;
-        let budget = memory.bytes as f64 / 1e6;
+        let Bounded(memory, bytes, holds) = self;
+        let budget = *bytes as f64 / 1e6;
         if memory.lossless {
             return write!(f, "{budget} MB, as far as tokens that are compressed bit for bit hold it");
         }
@@ -59,7 +60,7 @@ impl Display for Outlook<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let layers = self.layers;
         if let Some(memory) = &self.config.memory {
-            return Bounded(memory, None).fmt(f);
+            return Bounded(memory, memory.bytes, None).fmt(f);
         }
         if let Some(first) = self.config.quant.filter(|first| *first < layers) {
             let raw = self.config.sink_tokens;

@@ -74,3 +74,31 @@ fn a_budget_below_the_least_is_refused() {
     // Rows that stay raw.
     assert_eq!(Holds::of(least, 1, &crate::layout::Rows { dims: 20, ..layout.rows() }), None);
 }
+
+#[test]
+fn a_trim_before_the_first_step_leaves_the_least() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 9, Random::new(9));
+    let least = Holds::of(0, 1, &chat.layout.rows()).unwrap().least_bytes;
+    chat.session = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, 4 * least));
+    chat.session.trim(0).unwrap();
+    chat.step(40);
+    let stats = chat.session.memory_stats().unwrap();
+    let holds = Holds::of(least, 1, &chat.layout.rows()).unwrap();
+    assert_eq!((stats.budget_bytes, stats.raw_tokens), (least, holds.raw_tokens));
+    let outlook = chat.session.outlook().unwrap();
+    assert!(outlook.starts_with(&format!("at most {} MB", least as f64 / 1e6)), "{outlook}");
+}
+
+#[test]
+fn a_loaded_chat_is_within_the_budget() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(12));
+    (0..12).for_each(|_| chat.step(100));
+    let Chat { session: saving, file, layout, key, value, kv_len, .. } = &mut chat;
+    saving.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file).unwrap();
+    file.commit().unwrap();
+    let budget = 2 * Holds::of(0, 1, &layout.rows()).unwrap().least_bytes;
+    let bounded = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
+    bounded.load(None, file).unwrap();
+    let stats = bounded.memory_stats().unwrap();
+    assert!(stats.bytes <= budget && stats.dropped_tokens > 0, "{stats:?}");
+}
