@@ -542,6 +542,22 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
     let exact = clean(json!({"kv_memory_mb": 64, "kv_lossless": true}));
     let store = exact.lossless.as_ref().unwrap();
     assert_eq!((store.mode, store.front_layers, exact.quant_of(0)), (RuntimeMode::Store, LAYERS, None));
+    // What the store has beside is the config's, and what it decides alone is idle.
+    let tuned = clean(json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_effort": 5}));
+    assert!(tuned.lossless.is_some());
+    for (config, warning) in [
+        (
+            json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_front_n": 2}),
+            "kv_lossless_front_n has no effect: kv_lossless must not be true",
+        ),
+        (
+            json!({"kv_memory_mb": 64, "kv_quant_layer_start": 2}),
+            "kv_quant_layer_start has no effect: kv_quant must be",
+        ),
+    ] {
+        let (_, warnings) = Config::parse(config.to_string().as_bytes(), b"", LAYERS).unwrap();
+        assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{config}: {warnings:?}");
+    }
 
     for (config, message) in [
         (

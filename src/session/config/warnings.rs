@@ -26,6 +26,24 @@ const IDLE: &[Idle] = &[
         needs: "kv_memory_mb must be above 0, or kv_quant \"k8v4\"",
     },
     Idle {
+        keys: |key| key == name::kv_quant_layer_start,
+        idle: |values, has| !has(name::kv_quant) && super::budget_bytes(values).is_some(),
+        needs: "kv_quant must be \"k8v4\", and a budget is one of all layers",
+    },
+    Idle {
+        keys: |key| {
+            [
+                name::kv_lossless_runtime_enable,
+                name::kv_lossless_runtime_mode,
+                name::kv_lossless_scope,
+                name::kv_lossless_front_n,
+            ]
+            .contains(&key)
+        },
+        idle: |values, _| is_bounded_lossless(values),
+        needs: "kv_lossless must not be true, which stores cold tokens of all layers",
+    },
+    Idle {
         keys: |key| key.starts_with(MEMORY) && ![name::kv_memory_mb, name::kv_memory_bytes].contains(&key),
         idle: |_, has| !has(name::kv_memory_mb) && !has(name::kv_memory_bytes),
         needs: "kv_memory_mb must be above 0",
@@ -37,7 +55,7 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         keys: |key| [name::kv_memory_file, name::kv_quant_sink_tokens].contains(&key),
-        idle: |values, _| values.kv_lossless && super::budget_bytes(values).is_some(),
+        idle: |values, _| is_bounded_lossless(values),
         needs: "kv_lossless must not be true",
     },
     Idle {
@@ -52,7 +70,7 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         keys: |key| key.starts_with(LOSSLESS) && key != name::kv_lossless_enable,
-        idle: |_, has| !has(name::kv_lossless_enable),
+        idle: |values, has| !has(name::kv_lossless_enable) && !is_bounded_lossless(values),
         needs: "kv_lossless_enable must be true, and kv_lossless_runtime_enable, too",
     },
     Idle {
@@ -99,6 +117,11 @@ const H2O: &str = "kv_h2o_";
 const LOSSLESS: &str = "kv_lossless_";
 const QUANT: &str = "kv_quant";
 const MEMORY: &str = "kv_memory_";
+
+/// A budget compresses the tokens of all layers bit for bit.
+fn is_bounded_lossless(values: &Values) -> bool {
+    values.kv_lossless && super::budget_bytes(values).is_some()
+}
 
 fn compresses(values: &Values) -> bool {
     values.kv_lossless_enable && values.kv_lossless_runtime_enable
