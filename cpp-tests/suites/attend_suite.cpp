@@ -176,6 +176,17 @@ TEST_F(Attend, StepsThatDoNotFitAreRefusedAndUnharmed) {
         {bad, "stride", [&] { return tried([](mnnkv_attend& s) { s.output_row_stride = 4; }); }},
         {bad, "soft_cap", [&] { return tried([](mnnkv_attend& s) { s.soft_cap = -1; }); }},
         {bad, "scale", [&] { return tried([](mnnkv_attend& s) { s.scale = -1; }); }},
+        {bad, "overlap", [&] { return tried([](mnnkv_attend& s) { s.sinks = static_cast<const float*>(s.output); }); }},
+        {bad, "overlap", [&] {
+             return tried([](mnnkv_attend& s) { s.mask = static_cast<const float*>(s.output), s.mask_tokens = 2; });
+         }},
+        {bad, "other rows", [&] {
+             mnnkv_layout other = *now.layout;
+             other.key_dtype = other.value_dtype = MNNKV_DTYPE_BF16;
+             mnnkv_cache cache = now;
+             cache.layout = &other;
+             return mnnkv_session_attend(session_.get(), 0, 0, 1, &cache, &good);
+         }},
         {bad, "part is 2 of 2", [&] { return mnnkv_session_attend(session_.get(), 0, 2, 2, &now, &good); }},
         {bad, "part is 0 of 0", [&] { return mnnkv_session_attend(session_.get(), 0, 0, 0, &now, &good); }},
         {bad, "layer is 1", [&] { return mnnkv_session_attend(session_.get(), 1, 0, 1, &now, &good); }},

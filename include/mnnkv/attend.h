@@ -24,7 +24,7 @@ extern "C" {
 //   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
 //   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
 //
-// Every token is attended to; no scores are needed. After begin the buffers need room for kv_quant_sink_tokens, 95 and the
+// With kv_quant every token is attended to; with a budget see memory.h. No scores are needed. After begin the buffers need room for kv_quant_sink_tokens, 95 and the
 // step's tokens, and for blocks that stay raw: a chat of 32,768 tokens needs no buffers of 32,768. mnnkv_session_keep knows
 // all tokens, wherever they are; _rewritten refuses such a layer, since keys keep their rotation. A block keeps its bytes
 // until its last token goes. Results are the same to the bit on every CPU, for as many parts. Beside f32 only this is
@@ -97,7 +97,8 @@ mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
 /// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows.
 /// part: below parts, which are 1 to 64.
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
-/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len does not fit; a field or stride does not;
+/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len or the layout is not that of begin; a field
+/// or stride does not fit; mask or sinks overlap the output;
 /// an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
 /// UNSUPPORTED: if the cache is quantised by the host
 /// OUT_OF_MEMORY: if working memory is refused
@@ -109,7 +110,7 @@ mnnkv_status mnnkv_session_attend(const mnnkv_session *session,
                                   const mnnkv_cache *cache,
                                   const mnnkv_attend *attend);
 
-/// Reads the quantised tokens of a layer, or of all with MNNKV_ALL_LAYERS; zeros without kv_quant.
+/// Reads the quantised tokens of a layer, or of all with MNNKV_ALL_LAYERS; zeros while none is quantised.
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_attend_stats(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats);
 

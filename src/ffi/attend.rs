@@ -11,7 +11,7 @@
 //!   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
 //!   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
 //!
-//! Every token is attended to; no scores are needed. After begin the buffers need room for kv_quant_sink_tokens, 95 and the
+//! With kv_quant every token is attended to; with a budget see memory.h. No scores are needed. After begin the buffers need room for kv_quant_sink_tokens, 95 and the
 //! step's tokens, and for blocks that stay raw: a chat of 32,768 tokens needs no buffers of 32,768. mnnkv_session_keep knows
 //! all tokens, wherever they are; _rewritten refuses such a layer, since keys keep their rotation. A block keeps its bytes
 //! until its last token goes. Results are the same to the bit on every CPU, for as many parts. Beside f32 only this is
@@ -96,7 +96,8 @@ pub unsafe extern "C" fn mnnkv_session_attends(
 /// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows.
 /// part: below parts, which are 1 to 64.
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
-/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len does not fit; a field or stride does not;
+/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len or the layout is not that of begin; a field
+/// or stride does not fit; mask or sinks overlap the output;
 /// an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
 /// UNSUPPORTED: if the cache is quantised by the host
 /// OUT_OF_MEMORY: if working memory is refused
@@ -141,7 +142,12 @@ pub unsafe extern "C" fn mnnkv_session_attend(
                 let Some(len) = len else {
                     bail!(InvalidArgument, "attend->mask_row_stride is {stride}, which is too much")
                 };
-                Some(Mask { data: pointer::input(given.mask, len, "attend->mask")?, stride, tokens: given.mask_tokens })
+                let data = pointer::input(given.mask, len, "attend->mask")?;
+                pointer::disjoint(
+                    (given.mask.cast(), size_of_val(data), "mask"),
+                    (given.output, output_bytes, "output"),
+                )?;
+                Some(Mask { data, stride, tokens: given.mask_tokens })
             }
         };
         let step = Step {
@@ -151,7 +157,12 @@ pub unsafe extern "C" fn mnnkv_session_attend(
             soft_cap: Some(given.soft_cap).filter(|cap| *cap != 0.0),
             sinks: match given.sinks.is_null() {
                 true => None,
-                false => Some(pointer::input(given.sinks, heads, "attend->sinks")?),
+                false => {
+                    let sinks = pointer::input(given.sinks, heads, "attend->sinks")?;
+                    let read = (given.sinks.cast(), size_of_val(sinks), "sinks");
+                    pointer::disjoint(read, (given.output, output_bytes, "output"))?;
+                    Some(sinks)
+                }
             },
             mask,
         };
@@ -189,7 +200,7 @@ unsafe impl Sized32 for mnnkv_attend_stats {
     const MIN: usize = size_of::<Self>();
 }
 
-/// Reads the quantised tokens of a layer, or of all with MNNKV_ALL_LAYERS; zeros without kv_quant.
+/// Reads the quantised tokens of a layer, or of all with MNNKV_ALL_LAYERS; zeros while none is quantised.
 /// INVALID_ARGUMENT: if layer is out of range
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_attend_stats(

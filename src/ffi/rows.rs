@@ -111,8 +111,10 @@ pub unsafe extern "C" fn mnnkv_rows_attend(
 ) -> mnnkv_status {
     body!({
         let given = pointer::required(rows, "rows")?;
-        let rows = with_data(&given, (part, parts))?.rows;
-        let len = scratch_len(&rows, parts, scratch_bytes)?;
+        let step = with_data(&given, (part, parts))?;
+        let rows = &step.rows;
+        let len = scratch_len(rows, parts, scratch_bytes)?;
+        step.apart(&given, (scratch.cast_const(), len * parts as usize * size_of::<f32>(), "scratch"))?;
         // Never a slice of all: other threads write other parts.
         pointer::input(scratch.cast_const().cast::<f32>(), 1, "scratch")?;
         let memory = pointer::output(scratch.cast::<f32>().add(part as usize * len), len, "scratch")?;
@@ -134,8 +136,10 @@ pub unsafe extern "C" fn mnnkv_rows_merge(
 ) -> mnnkv_status {
     body!({
         let given = pointer::required(rows, "rows")?;
-        let Described { rows, output_strides: (head_stride, row_stride), .. } = with_data(&given, (part, parts))?;
-        let len = scratch_len(&rows, parts, scratch_bytes)?;
+        let step = with_data(&given, (part, parts))?;
+        let (rows, (head_stride, row_stride)) = (&step.rows, step.output_strides);
+        let len = scratch_len(rows, parts, scratch_bytes)?;
+        step.apart(&given, (scratch, len * parts as usize * size_of::<f32>(), "scratch"))?;
         let memory = pointer::input(scratch.cast::<f32>(), len * parts as usize, "scratch")?;
         for vector in rows.merges((part, parts)) {
             let (row, head) = (vector / rows.heads, vector % rows.heads);
@@ -183,6 +187,28 @@ struct Described<'a> {
     output_bytes: usize,
     /// Bytes from a head of the output to the next, and from a row to the next.
     output_strides: (usize, usize),
+}
+
+impl Described<'_> {
+    /// INVALID_ARGUMENT: if memory that is written overlaps what a step reads, or its output.
+    fn apart(&self, given: &mnnkv_rows, written: (*const c_void, usize, &str)) -> Result<()> {
+        let floats = |numbers: Option<&[f32]>| numbers.map_or(0, size_of_val);
+        let mask = self.rows.mask.as_ref();
+        for (read, bytes, name) in [
+            (given.key, self.key_bytes, "rows->key"),
+            (given.value, self.value_bytes, "rows->value"),
+            (given.queries.cast(), self.query_bytes, "rows->queries"),
+            (given.mask.cast(), mask.map_or(0, |mask| size_of_val(mask.data)), "rows->mask"),
+            (given.slopes.cast(), floats(mask.and_then(|mask| mask.slopes)), "rows->slopes"),
+            (given.sinks.cast(), floats(self.rows.sinks), "rows->sinks"),
+            (given.output.cast_const().cast(), self.output_bytes, "rows->output"),
+        ] {
+            if name != written.2 {
+                pointer::disjoint((read, bytes, name), written)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A step without its data.
@@ -246,14 +272,6 @@ unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<Describe
     if given.output.is_null() || !given.output.is_aligned() {
         bail!(InvalidArgument, "rows->output is {:p}; an address aligned to 4 expected", given.output);
     }
-    let written = (given.output.cast_const().cast::<c_void>(), output_bytes, "rows->output");
-    for (read, bytes, name) in [
-        (given.key, key_bytes, "rows->key"),
-        (given.value, value_bytes, "rows->value"),
-        (given.queries.cast(), query_bytes, "rows->queries"),
-    ] {
-        pointer::disjoint((read, bytes, name), written)?;
-    }
     let stride = match usize::try_from(given.mask_row_stride).unwrap_or(usize::MAX) {
         0 => rows.tokens,
         stride => stride,
@@ -277,6 +295,7 @@ unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<Describe
                 Some(RowMask { data: pointer::input(given.mask.cast(), mask_len, "rows->mask")?, stride, slopes });
         }
     }
+    step.apart(given, (given.output.cast_const().cast(), output_bytes, "rows->output"))?;
     Ok(step)
 }
 

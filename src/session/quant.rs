@@ -192,6 +192,8 @@ pub(super) struct OpenStep {
     weighs: bool,
     positions: Vec<Pair>,
     lengths: CacheLengths,
+    /// Of the cache that begin was given.
+    rows: Option<Rows>,
     round: Round,
 }
 
@@ -448,12 +450,13 @@ impl Quant {
         &self,
         positions: &[Pair],
         lengths: CacheLengths,
+        rows: Option<Rows>,
         offload: Option<&Offload>,
     ) -> Option<Shared<OpenStep>> {
         let positions = memory::copied(positions).ok()?;
         let file = offload.and_then(Offload::source);
         let (blocks, weighs) = (self.blocks.clone(), self.rules.is_bounded);
-        Shared::new(OpenStep { blocks, file, weighs, positions, lengths, round: Round::default() }).ok()
+        Shared::new(OpenStep { blocks, file, weighs, positions, lengths, rows, round: Round::default() }).ok()
     }
 
     /// Counts a step that ended above the share.
@@ -556,6 +559,9 @@ impl Slot {
         let rows = cache.layout.rows();
         if !is_float(&rows) {
             bail!(Unsupported, "layer {layer} has {rows}; F16, BF16 or F32 expected");
+        }
+        if open.rows.is_some_and(|begun| begun != rows) {
+            bail!(InvalidArgument, "layer {layer} has begun with other rows than {rows}, those of cache->layout");
         }
         // Of any size: one that blocks cannot have has none.
         let shape = Shape { dims: rows.dims };
