@@ -271,7 +271,6 @@ public:
         return static_cast<bool>(model_.session.lengths(number_, logical, physical));
     }
 
-    bool is_open() const { return open_; }
 
     /// The layer is open and scored: tiles are of use.
     bool takes_tiles() const { return open_ && one_row_ > 0; }
@@ -433,17 +432,27 @@ public:
             model_.say(model_session::of_layer(number_, unread_why_));
             return unread_code_;
         }
-        open_ = false;
         std::string why = "a tile was refused";
         if (!refused_.load(std::memory_order_relaxed)) {
             const mnnkv::status ended = model_.session.end(number_, heads, queries, cache);
             if (ended) {
+                open_ = false;
                 return MNNKV_OK;
             }
             why = ended.message();
+            if (attends_) {
+                // The output is not whole. The next begin aborts the step.
+                model_.say(model_session::of_layer(number_, why));
+                return ended.code();
+            }
         }
+        const mnnkv::status ended = model_.session.end(number_, 0, 0, cache);
+        if (!ended) {
+            model_.say(model_session::of_layer(number_, ended.message()));
+            return ended.code();
+        }
+        open_ = false;
         model_.say_once("a step goes without scores: " + why);
-        (void)model_.session.end(number_, 0, 0, cache);
         return MNNKV_OK;
     }
 
@@ -554,7 +563,6 @@ private:
     /// edited: the logical length before the step's tokens.
     void remember(const step_counts& counts, std::size_t edited) {
         last_.previous = counts.previous;
-        last_.add = counts.add;
         // The engine's own sum; its cache may hold fewer tokens.
         last_.next = counts.previous - counts.remove + counts.add;
         for (int i = 0; i < counts.n_reserve; ++i) {
