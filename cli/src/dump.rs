@@ -27,9 +27,6 @@ Examples:
 pub struct Arguments {
     /// The dump
     source: PathBuf,
-    /// List the layers; the default without --output
-    #[arg(long, conflicts_with = "output")]
-    list: bool,
     /// The folder to write the dump to
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,

@@ -41,7 +41,7 @@ fn a_list_has_a_line_for_each_layer_and_the_same_in_json() {
         text.lines().any(|line| line.split_whitespace().eq("kv 3 1,088 0 2 64 F16 557,056 64".split(' '))),
         "{text}"
     );
-    let object = json(0, &[&sample(), "--list"]);
+    let object = json(0, &[&sample()]);
     assert_eq!((&object["bytes"], object["layers"].as_array().unwrap().len()), (&(4 * 557_056).into(), 4));
     assert_eq!(object["layers"][2]["attention_rows"], 64);
     assert_eq!(object["findings"], Value::Array(Vec::new()));
@@ -84,5 +84,4 @@ fn failures_name_the_place_and_the_choice() {
     dump(3, &[&sample(), "--output", out.path(), "--prompt", "20", "--format", "flat"]);
     assert_eq!(fs::read_dir(&out.0).unwrap().count(), 0);
     dump(2, &[&sample(), "--prompt", "20"]);
-    dump(2, &[&sample(), "--list", "--output", out.path()]);
 }

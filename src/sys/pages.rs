@@ -73,12 +73,22 @@ impl DerefMut for Region {
     }
 }
 
-/// Returns free memory of the heap to the system, with the C library of GNU; others do so on their own.
+/// Returns free memory of the heap to the system, with the C libraries of GNU and Android; others do so on their own.
 pub fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     // SAFETY: the C library's own locks make it safe on any thread.
     unsafe {
         libc::malloc_trim(0);
+    }
+    #[cfg(target_os = "android")]
+    // SAFETY: as above. The function is looked up, since systems before 8.0 lack it; its signature is that of malloc.h.
+    unsafe {
+        const M_PURGE: libc::c_int = -101;
+        let mallopt = libc::dlsym(libc::RTLD_DEFAULT, c"mallopt".as_ptr());
+        if !mallopt.is_null() {
+            let mallopt: extern "C" fn(libc::c_int, libc::c_int) -> libc::c_int = std::mem::transmute(mallopt);
+            mallopt(M_PURGE, 0);
+        }
     }
 }
 
