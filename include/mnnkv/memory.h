@@ -44,7 +44,7 @@ extern "C" {
 /// The memory of a session's caches: bytes as of now, counts since create.
 typedef struct mnnkv_memory_stats {
     uint32_t struct_size;
-    /// MNNKV_MEMORY_*: the furthest that any layer has gone since its reset.
+    /// MNNKV_MEMORY_*: the furthest of any layer now; DROPPING until its reset.
     uint32_t state;
     /// The budget; 0 = none.
     uint64_t budget_bytes;

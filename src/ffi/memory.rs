@@ -39,7 +39,7 @@ pub const MNNKV_MEMORY_DROPPING: u32 = 3;
 #[derive(Clone, Copy)]
 pub struct mnnkv_memory_stats {
     pub struct_size: u32,
-    /// MNNKV_MEMORY_*: the furthest that any layer has gone since its reset.
+    /// MNNKV_MEMORY_*: the furthest of any layer now; DROPPING until its reset.
     pub state: u32,
     /// The budget; 0 = none.
     pub budget_bytes: u64,

@@ -6,7 +6,7 @@
 //!   mnnkv_snapshot_load(snapshot, session, MNNKV_ALL_LAYERS);
 //!   mnnkv_session_lengths(session, layer, &logical, &cache.kv_len);   // then mnnkv_session_begin as always
 //!
-//! Loading compares the tokens with their checksums, as fast as memory is read, and decodes none: they stay in the file
+//! Loading compares the tokens with their checksums, as fast as memory is read, and decodes none: raw ones stay in the file
 //! until begin writes them to the cache; with io they are kept in memory as encoded. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
 //! session has loaded from a snapshot or saved to it are not written again by a later append to the same one, unless another
 //! snapshot came between. Small steps
