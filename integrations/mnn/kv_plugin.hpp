@@ -81,7 +81,11 @@ public:
     /// prints the reason: no token is lost, and attention must not run.
     template <class Cache>
     MNN::ErrorCode begin(MNN::KVMeta*& meta, Cache& cache) {
-        if (host_->must_work() && (host_->is_missing || (host_->model && !host_->model->session))) {
+        if (host_->must_work() && host_->is_missing) {
+            return MNN::NOT_SUPPORT;
+        }
+        if (host_->must_work() && !model().session) {
+            model().say_once("off where " + model().refusal);
             return MNN::NOT_SUPPORT;
         }
         const mnnkv_host::step_counts counts = counts_of(*meta);
