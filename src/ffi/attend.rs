@@ -11,13 +11,13 @@
 //!   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
 //!   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
 //!
-//! With kv_quant every token is attended to; with a budget see memory.h. No scores are needed. After begin the buffers need room for kv_quant_sink_tokens, 95 and the
-//! step's tokens, and for blocks that stay raw: a chat of 32,768 tokens needs no buffers of 32,768. mnnkv_session_keep knows
-//! all tokens, wherever they are; _rewritten refuses such a layer, since keys keep their rotation. A block keeps its bytes
-//! until its last token goes. Results are the same to the bit on every CPU, for as many parts. Beside f32 only this is
-//! rounded: a query times the scales of K, to 13 bits of its largest channel; a softmax weight times its scale of V, to 14 bits
-//! of the largest in its block, or to 7 where all weights before it are 64 times that. V of a block with less than 2^-14 of
-//! the weights is not read.
+//! With kv_quant every token is attended to; with a budget see memory.h. No scores are needed. After begin the buffers
+//! need room for kv_quant_sink_tokens, 95 and the step's tokens, and for blocks that stay raw: a chat of 32,768 tokens
+//! needs no buffers of 32,768. mnnkv_session_keep knows all tokens, wherever they are; _rewritten refuses such a layer,
+//! since keys keep their rotation. A block keeps its bytes until its last token goes. Results are the same to the bit
+//! on every CPU, for as many parts. Beside f32 only this is rounded: a query times the scales of K, to 13 bits of its
+//! largest channel; a softmax weight times its scale of V, to 14 bits of the largest in its block, or to 7 where all
+//! weights before it are 64 times that. V of a block with less than 2^-14 of the weights is not read.
 
 use super::cache::mnnkv_cache;
 use crate::attend::{Mask, Queries, Step};

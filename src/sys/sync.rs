@@ -21,7 +21,7 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 mod seen {
     use std::ops::{Deref, DerefMut};
     use std::sync::atomic::{AtomicU8, Ordering};
-    use std::sync::{self, LockResult, PoisonError, TryLockError, TryLockResult};
+    use std::sync::{self, LockResult, PoisonError};
 
     #[derive(Debug, Default)]
     pub struct Mutex<T> {
@@ -44,15 +44,6 @@ mod seen {
 
         pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
             MutexGuard::of(self.inner.lock(), &self.handed_over)
-        }
-
-        pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-            let inner = match self.inner.try_lock() {
-                Ok(inner) => Ok(inner),
-                Err(TryLockError::Poisoned(poison)) => Err(poison),
-                Err(TryLockError::WouldBlock) => return Err(TryLockError::WouldBlock),
-            };
-            Ok(MutexGuard::of(inner, &self.handed_over)?)
         }
 
         pub fn into_inner(self) -> LockResult<T> {

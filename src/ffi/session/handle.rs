@@ -18,8 +18,8 @@
 //! system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-//! mnnkv_session_trim (memory.h), and mnnkv_session_block_sums and heads.h: one thread per lane, and none while another non-const call
-//! runs.
+//! mnnkv_session_trim (memory.h), and mnnkv_session_block_sums and heads.h: one thread per lane, and none while
+//! another non-const call runs.
 //! Functions with a const session run on any thread and block while another call runs. Workers, which the sessions of a
 //! process share, sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
 

@@ -6,12 +6,13 @@
 //!   mnnkv_snapshot_load(snapshot, session, MNNKV_ALL_LAYERS);
 //!   mnnkv_session_lengths(session, layer, &logical, &cache.kv_len);   // then mnnkv_session_begin as always
 //!
-//! Loading compares the tokens with their checksums, as fast as memory is read, and decodes none: raw ones stay in the file
-//! until begin writes them to the cache; with io they are kept in memory as encoded. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
-//! session has loaded from a snapshot or saved to it are not written again by a later append to the same one, unless another
-//! snapshot came between. Small steps
-//! encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn, until
-//! mnnkv_snapshot_compact.
+//! Loading compares the tokens with their checksums, as fast as memory is read, and decodes none: raw ones stay in the
+//! file until begin writes them to the cache; with io they are kept in memory as encoded. Quantised ones come to
+//! memory, and where the budget has no room for them go to its file, or are dropped. Several sessions may load one
+//! snapshot, such as that of a system prompt, and share its pages. Tokens that a session has loaded from a snapshot or
+//! saved to it are not written again by a later append to the same one, unless another snapshot came between. Small
+//! steps encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn,
+//! until mnnkv_snapshot_compact.
 //!
 //! A turn that was not saved as a whole, after BUSY for example, should be dropped: mnnkv_snapshot_discard. After a commit,
 //! loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
