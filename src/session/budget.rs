@@ -172,12 +172,12 @@ pub(super) struct Kept {
 
 impl Budget {
     /// One line: what it does, as it is now.
-    pub(super) fn outlook(&self, rules: &MemoryRules) -> Result<String> {
-        rules.outlook(self.bytes, self.holds)
+    pub(super) fn outlook(&self) -> Result<String> {
+        self.rules.outlook(self.bytes, self.holds)
     }
 
-    pub(super) fn new(mut rules: MemoryRules) -> Self {
-        let offload = rules.file.take().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
+    pub(super) fn new(rules: MemoryRules) -> Self {
+        let offload = rules.file.clone().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
         Budget { bytes: rules.bytes, rules, model: None, holds: None, freed: 0, lossless_over: 0, offload }
     }
 

@@ -41,7 +41,7 @@ use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
 use crate::sys::{Mutex, MutexGuard, memory};
 use budget::{Budget, Share};
-use config::{Config, MemoryRules};
+use config::Config;
 use eviction::ClosingStep;
 use lanes::Lanes;
 use layer::Layer;
@@ -56,7 +56,6 @@ const MOST_LAYERS: u32 = 4096;
 /// The eviction and compression of one model's caches.
 pub struct Session {
     outlook: String,
-    memory: Option<MemoryRules>,
     warnings: Vec<String>,
     state: Mutex<State>,
     lanes: Lanes,
@@ -116,7 +115,6 @@ impl Session {
         let attending = memory::collect(layers.iter().map(|_| Slot::default()))?;
         Ok(Session {
             outlook,
-            memory: config.memory,
             warnings,
             attending,
             parts: Mutex::new(Vec::new()),
@@ -142,9 +140,8 @@ impl Session {
 
     /// One line: what the config does to the model; from the first begin on with the tokens that a budget holds.
     pub fn outlook(&self) -> Result<String> {
-        let Some(rules) = &self.memory else { return memory::text(&self.outlook) };
         match &self.state()?.budget {
-            Some(budget) => budget.outlook(rules),
+            Some(budget) => budget.outlook(),
             None => memory::text(&self.outlook),
         }
     }
