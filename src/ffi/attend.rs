@@ -134,14 +134,8 @@ pub unsafe extern "C" fn mnnkv_session_attend(
         let mask = match given.mask.is_null() {
             true => None,
             false => {
-                let stride = match usize::try_from(given.mask_row_stride).unwrap_or(usize::MAX) {
-                    0 => given.mask_tokens as usize,
-                    stride => stride,
-                };
-                let len = stride.checked_mul(rows - 1).and_then(|n| n.checked_add(given.mask_tokens as usize));
-                let Some(len) = len else {
-                    bail!(InvalidArgument, "attend->mask_row_stride is {stride}, which is too much")
-                };
+                let tokens = given.mask_tokens as usize;
+                let (stride, len) = given::mask_rows(given.mask_row_stride, tokens, rows, "attend->mask_row_stride")?;
                 let data = pointer::input(given.mask, len, "attend->mask")?;
                 pointer::disjoint(
                     (given.mask.cast(), size_of_val(data), "mask"),

@@ -269,3 +269,15 @@ struct Array {
     ptr: *mut c_void,
     len: usize,
 }
+
+/// Elements from a row of a mask to the next, 0 = `tokens`, and of the whole mask; `name` is the field.
+pub fn mask_rows(stride: u64, tokens: usize, rows: usize, name: &str) -> Result<(usize, usize)> {
+    let stride = match usize::try_from(stride).unwrap_or(usize::MAX) {
+        0 => tokens,
+        stride => stride,
+    };
+    let Some(len) = stride.checked_mul(rows - 1).and_then(|len| len.checked_add(tokens)) else {
+        bail!(InvalidArgument, "{name} is {stride}, which is too much")
+    };
+    Ok((stride, len))
+}

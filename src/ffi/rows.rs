@@ -272,13 +272,7 @@ unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<Describe
     if given.output.is_null() || !given.output.is_aligned() {
         bail!(InvalidArgument, "rows->output is {:p}; an address aligned to 4 expected", given.output);
     }
-    let stride = match usize::try_from(given.mask_row_stride).unwrap_or(usize::MAX) {
-        0 => rows.tokens,
-        stride => stride,
-    };
-    let Some(mask_len) = stride.checked_mul(rows.rows - 1).and_then(|n| n.checked_add(rows.tokens)) else {
-        bail!(InvalidArgument, "rows->mask_row_stride is {stride}, which is too much")
-    };
+    let (stride, mask_len) = given::mask_rows(given.mask_row_stride, rows.tokens, rows.rows, "rows->mask_row_stride")?;
     // SAFETY: the caller's, for the lengths that the fields give.
     unsafe {
         rows.key.data = pointer::input_bytes(given.key, key_bytes, "rows->key")?;
