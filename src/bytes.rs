@@ -91,6 +91,10 @@ impl<'a> Reader<'a> {
         Ok(*self.take(N, what)?.first_chunk().expect("N bytes"))
     }
 
+    pub(crate) fn u32(&mut self, what: &str) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+
     pub(crate) fn u64(&mut self, what: &str) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }

@@ -88,7 +88,7 @@ pub(super) fn read(blob: &[u8]) -> Result<Head> {
     if from.array("the magic")? != MAGIC {
         bail!(Corrupt, "the blob does not begin as one of a state");
     }
-    match u32::from_le_bytes(from.array("the version")?) {
+    match from.u32("the version")? {
         VERSION => {}
         version => bail!(Unsupported, "the blob has version {version}; {VERSION} is known"),
     }
@@ -123,11 +123,11 @@ pub(super) fn read(blob: &[u8]) -> Result<Head> {
     memory::reserve(&mut sums, sections)?;
     for _ in 0..sections {
         let len = length(from, "the length of a section")?;
-        let [raw, stored] = [from.array("a checksum")?, from.array("a checksum")?].map(u64::from_le_bytes);
+        let (raw, stored) = (from.u64("a checksum")?, from.u64("a checksum")?);
         memory::push(&mut sums, Sums { len, raw, stored })?;
     }
     let head_len = blob.len() - from.rest().len();
-    let expected = u64::from_le_bytes(from.array("the checksum of the head")?);
+    let expected = from.u64("the checksum of the head")?;
     let sum = checksum(&blob[..head_len]);
     if sum != expected {
         bail!(Corrupt, "the first {head_len} bytes have checksum {sum:#018x}; {expected:#018x} expected");

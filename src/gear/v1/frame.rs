@@ -100,7 +100,7 @@ pub(super) struct Blob<'a> {
 /// Reads and checks every header.
 pub(super) fn parse(blob: &[u8], width: Width) -> Result<Blob<'_>> {
     let mut src = Reader::new(blob);
-    let words = u32_of(&mut src, "the word count")?;
+    let words = src.u32("the word count")?;
     if words == 0 {
         bail!(Corrupt, "word count is 0; a v1 blob holds at least one word");
     }
@@ -117,14 +117,10 @@ pub(super) fn parse(blob: &[u8], width: Width) -> Result<Blob<'_>> {
     Ok(Blob { words, decoded_len, frames })
 }
 
-fn u32_of(src: &mut Reader<'_>, what: &str) -> Result<u32> {
-    Ok(u32::from_le_bytes(src.array(what)?))
-}
-
 fn take_frame<'a>(src: &mut Reader<'a>, words: u32, plane: usize) -> Result<Frame<'a>> {
     let [mode, codec] = src.array("a frame header")?;
-    let raw_len = u32_of(src, "a frame header")?;
-    let payload_len = u32_of(src, "a frame header")?;
+    let raw_len = src.u32("a frame header")?;
+    let payload_len = src.u32("a frame header")?;
     let predictor = Predictor::from_wire(mode)?;
     let backend = match codec {
         0 => Backend::Rle,
