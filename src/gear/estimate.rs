@@ -74,6 +74,7 @@ fn code_bits(counts: &[u32; 256]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::common::{Random, testdata};
     use crate::gear::histogram;
     use crate::gear::zstd::{Compressor, Search, bound};
     use std::io::Read;
@@ -82,10 +83,9 @@ mod tests {
     fn sample(symbols: usize, ratio: f64, len: usize) -> Vec<u8> {
         let shares: Vec<f64> = (0..symbols).map(|i| ratio.powi(i as i32)).collect();
         let total: f64 = shares.iter().sum();
-        let mut state = 7u64;
+        let mut random = Random::new(7);
         let mut draw = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let mut left = (state >> 11) as f64 / (1u64 << 53) as f64 * total;
+            let mut left = random.unit() * total;
             shares.iter().position(|share| (left -= share, left < 0.0).1).unwrap_or(0) as u8
         };
         (0..len).map(|_| draw()).collect()
@@ -93,7 +93,7 @@ mod tests {
 
     /// The high bytes of the bundled caches.
     fn real_planes() -> Vec<Vec<u8>> {
-        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kv")).unwrap();
+        let files = std::fs::read_dir(testdata("kv")).unwrap();
         let paths = files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|e| e == "f16"));
         paths.map(|path| std::fs::read(path).unwrap().chunks_exact(2).map(|word| word[1]).collect()).collect()
     }
