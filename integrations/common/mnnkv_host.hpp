@@ -271,7 +271,6 @@ public:
         return static_cast<bool>(model_.session.lengths(number_, logical, physical));
     }
 
-
     /// The layer is open and scored: tiles are of use.
     bool takes_tiles() const { return open_ && one_row_ > 0; }
 
@@ -593,9 +592,9 @@ private:
     std::string unread_why_;
     /// The counts at the last begin or clear; next: the engine's length after a step that succeeds.
     struct {
-        std::size_t previous, next, add, remove, edited;
+        std::size_t previous, next, remove, edited;
         int n_reserve;
-    } last_ = {0, 0, 0, 0, 0, 0};
+    } last_ = {0, 0, 0, 0, 0};
     std::vector<std::int32_t> kept_;
 };
 

@@ -30,7 +30,7 @@ struct layout {
     /// Cached tokens of the first cache.
     std::uint64_t cells = 0;
     std::vector<mnnkv_state_tensor> tensors;
-    /// Of each tensor: 'k', 'v', or 's', a recurrent state.
+    /// The role of each tensor: 'k' (keys), 'v' (values) or 's' (recurrent state).
     std::vector<char> roles;
 };
 
