@@ -47,16 +47,25 @@ impl Document {
         Direction(self.table("## Direction").into_iter().map(row).collect())
     }
 
-    /// Titles and files of the data paths.
-    fn paths(&self) -> Vec<(&str, Vec<String>)> {
+    /// Titles, files and functions of the data paths.
+    fn paths(&self) -> Vec<(&str, Vec<Step>)> {
         let titles = self.0.lines().filter(|line| line.starts_with("### Path: "));
-        let file = |line: &str| {
+        let step = |line: &str| {
             let (number, rest) = line.split_once(". ")?;
             number.parse::<u32>().ok()?;
-            Some(quoted(rest).unwrap_or_else(|| panic!("{line:?} begins with no file in backticks")))
+            let step = || rest.strip_prefix('`')?.strip_suffix('`')?.split_once("`: `");
+            let (file, function) = step().unwrap_or_else(|| panic!("{line:?} is not a number, `file`: `function`"));
+            Some(Step { file: file.into(), function: function.into() })
         };
-        titles.map(|title| (title, self.section(title).into_iter().filter_map(file).collect())).collect()
+        titles.map(|title| (title, self.section(title).into_iter().filter_map(step).collect())).collect()
     }
+}
+
+/// A line of a data path.
+#[derive(Debug)]
+struct Step {
+    file: String,
+    function: String,
 }
 
 #[derive(Default)]
@@ -117,6 +126,22 @@ impl Source {
 
     fn module(&self) -> String {
         module(&self.path)
+    }
+
+    /// Whether this file defines a function of that name, and whether it calls one.
+    fn defines_and_calls(&self, function: &str) -> (bool, bool) {
+        let (mut defines, mut calls) = (false, false);
+        for (_, line) in &self.lines {
+            for (at, _) in line.match_indices(function) {
+                let before = &line[..at];
+                let is_whole = !before.ends_with(is_word) && !line[at + function.len()..].starts_with(is_word);
+                let is_called = line[at + function.len()..].starts_with(['(', ':', ')', ',']);
+                let is_defined = before.ends_with("fn ");
+                defines |= is_whole && is_defined;
+                calls |= is_whole && !is_defined && is_called;
+            }
+        }
+        (defines, calls)
     }
 
     /// The names right behind `prefix`, with line numbers: an identifier, or each of a group in braces.
@@ -290,15 +315,25 @@ fn outside(sources: &[Source]) -> Vec<String> {
     wrong
 }
 
-/// Faults of a path: a file that is missing or comes twice, a module that is entered twice or that no module above uses.
-fn path_faults(title: &str, files: &[String], table: &Direction, exists: impl Fn(&str) -> bool) -> Vec<String> {
+/// Faults of a path: a file that is missing or comes twice, a function that its file lacks or that no file above calls, a
+/// module that is entered twice or that no module above uses.
+fn path_faults(title: &str, steps: &[Step], table: &Direction, sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut modules: Vec<String> = Vec::new();
-    for (at, file) in files.iter().enumerate() {
-        if !exists(file) {
-            wrong.push(format!("{title}: {file} does not exist"));
+    let source = |step: &Step| sources.iter().find(|source| source.path == step.file);
+    for (at, step) in steps.iter().enumerate() {
+        let (file, function, above) = (&step.file, &step.function, &steps[..at]);
+        match source(step) {
+            None => wrong.push(format!("{title}: {file} does not exist")),
+            Some(source) if !source.defines_and_calls(function).0 => {
+                wrong.push(format!("{title}: {file} has no function {function}"));
+            }
+            Some(_) if at > 0 && !above.iter().filter_map(source).any(|file| file.defines_and_calls(function).1) => {
+                wrong.push(format!("{title}: no file above {file} calls {function}"));
+            }
+            Some(_) => {}
         }
-        if files[..at].contains(file) {
+        if above.iter().any(|step| step.file == *file) {
             wrong.push(format!("{title}: {file} comes twice"));
         }
         let module = module(file);
@@ -338,7 +373,8 @@ fn paths_go_down_and_enter_each_room_once() {
     let (table, paths) = (document.direction(), document.paths());
     assert!(paths.len() >= 3, "{} paths", paths.len());
     assert!(paths.iter().all(|(_, files)| files.len() > 2), "{paths:?}");
-    let faults = paths.iter().flat_map(|(title, files)| path_faults(title, files, &table, exists));
+    let sources = sources();
+    let faults = paths.iter().flat_map(|(title, steps)| path_faults(title, steps, &table, &sources));
     assert_none(&faults.collect::<Vec<_>>());
 }
 
@@ -355,8 +391,8 @@ fn the_walk_names_files_that_exist() {
 fn every_fault_is_found() {
     let document = Document(
         "## Direction\n\n| module | may use |\n|---|---|\n| `store` | gear, sys |\n| `gear` | store, sys |\n\
-         | `sys` | — |\n| `attic` | sys |\n| `model` | sys |\n\n### Path: a\n\n1. `src/store/mod.rs`: x\n2. `src/gear/none.rs`\n\
-         3. `src/store/mod.rs`\n4. `src/layout/mod.rs`\n"
+         | `sys` | — |\n| `attic` | sys |\n| `model` | sys |\n\n### Path: a\n\n1. `src/store/mod.rs`: `put`\n2. `src/gear/none.rs`: `b`\n\
+         3. `src/store/mod.rs`: `take`\n4. `src/layout/mod.rs`: `zero`\n5. `src/sys/mod.rs`: `drop`\n"
             .into(),
     );
     let table = document.direction();
@@ -400,12 +436,19 @@ fn every_fault_is_found() {
         "src/loft/a.rs:2: loft uses libc::b; only sys may",
     ];
     assert_eq!(outside(&sources), expected);
-    let (title, files) = document.paths().remove(0);
+    let (title, steps) = document.paths().remove(0);
+    let sources = [
+        source("src/store/mod.rs", "fn put() {\n    layout.zeroes();\n    self.drop(layout);\n}\n"),
+        source("src/layout/mod.rs", "pub fn zero(n: u8) {\n    pages::zero(n)\n}\n"),
+        source("src/sys/mod.rs", "fn drop() {}\n"),
+    ];
     let expected = [
         "### Path: a: src/gear/none.rs does not exist",
+        "### Path: a: src/store/mod.rs has no function take",
         "### Path: a: src/store/mod.rs comes twice",
         "### Path: a: store is entered twice, at src/store/mod.rs",
+        "### Path: a: no file above src/layout/mod.rs calls zero",
         "### Path: a: no module above src/layout/mod.rs may use layout",
     ];
-    assert_eq!(path_faults(title, &files, &table, |path| !path.contains("none")), expected);
+    assert_eq!(path_faults(title, &steps, &table, &sources), expected);
 }
