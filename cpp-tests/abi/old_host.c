@@ -157,7 +157,7 @@ static void evict(void) {
     }
     expect("the token with attention stays", has_100);
     expect("pinned tokens stay", has_pinned);
-    check("metrics", mnnkv_session_metrics(session, &metrics));
+    check("metrics", mnnkv_session_metrics(session, MNNKV_ALL_LAYERS, &metrics));
     expect("counted", (uint32_t)metrics.h2o_total_evict_tokens + cache.kv_len == chat_len);
     mnnkv_session_destroy(session);
 }
@@ -206,7 +206,7 @@ static void store_and_park(void) {
     check("park", mnnkv_session_park(session, 0, &options, &cache, &parked));
     expect("all bytes", parked.raw_bytes == (uint64_t)cache.kv_len * heads * dims * 4);
     expect("fewer bytes", parked.encoded_bytes < parked.raw_bytes);
-    check("metrics", mnnkv_session_metrics(session, &metrics));
+    check("metrics", mnnkv_session_metrics(session, MNNKV_ALL_LAYERS, &metrics));
     expect("a metric of parked tokens", (uint64_t)metrics.h2o_parked_raw_bytes == parked.raw_bytes);
     check("begin", mnnkv_session_begin(session, 0, &cache));
     for (head = 0; head < heads; ++head) {

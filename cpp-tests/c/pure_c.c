@@ -101,8 +101,8 @@ static void pack(mnnkv_layout* layout) {
     expect("rows come back", memcmp(key_rows, key_back, sizeof key_rows) == 0 &&
                                  memcmp(value_rows, value_back, sizeof value_rows) == 0);
     /* Token 17, dim 3: the second token of the second group of K, the only row of V. */
-    check("key index", mnnkv_key_index(layout, 17, 3, &key_at));
-    check("value index", mnnkv_value_index(layout, 17, 3, &value_at));
+    check("key index", mnnkv_kv_index(layout, 17, 3, &key_at, NULL));
+    check("value index", mnnkv_kv_index(layout, 17, 3, NULL, &value_at));
     expect("key place", key_at == 16 * 16 + 3 * 16 + 1);
     expect("value place", value_at == 17 * 16 + 3);
     expect("the word at the key place", memcmp(key + 2 * key_at, &key_rows[17 * dims + 3], 2) == 0);
@@ -278,10 +278,10 @@ static void run_a_session(const mnnkv_layout* layout) {
     check("scored rows", mnnkv_session_scored_rows(session, 0, 1, &rows, &block_tokens));
     expect("of no step: keys and values tell", rows == 0);
 
-    check("metrics", mnnkv_session_metrics(session, &metrics));
+    check("metrics", mnnkv_session_metrics(session, MNNKV_ALL_LAYERS, &metrics));
     expect("what was measured", metrics.h2o_total_evict_tokens > 0 && metrics.h2o_lossless_ratio > 1);
     expect("what was not", metrics.h2o_lossless_async_queue_peak != metrics.h2o_lossless_async_queue_peak);
-    check("metrics of a layer", mnnkv_session_layer_metrics(session, 0, &metrics));
+    check("metrics of a layer", mnnkv_session_metrics(session, 0, &metrics));
     check("JSON", mnnkv_session_metrics_json(session, text, sizeof text, &len));
     expect("a name in it", strstr(text, "\"h2o_total_evict_tokens\":") != NULL && len == strlen(text) + 1);
     check("reset", mnnkv_session_reset(session, MNNKV_ALL_LAYERS));

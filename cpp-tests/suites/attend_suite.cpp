@@ -137,11 +137,11 @@ TEST_F(Attend, EveryTokenIsAttendedToOnAnyNumberOfThreads) {
         EXPECT_LT(distance(), at == 0 ? 1e-5 : 0.04) << "step " << at;
         ASSERT_NO_FATAL_FAILURE(end());
     }
-    mnnkv_attend_stats stats;
-    ASSERT_TRUE(ok(session_.attend_stats(0, stats).code()));
-    EXPECT_EQ(stats.tokens, stats.blocks * 64);
-    EXPECT_EQ(all_.size(), stats.tokens + kv_len_);
-    EXPECT_LT(stats.bytes, stats.tokens * kv_heads * dims * 2 * 4 * 22 / 100) << "of f32";
+    mnnkv_metrics metrics;
+    ASSERT_TRUE(ok(session_.metrics(metrics, 0).code()));
+    EXPECT_EQ(metrics.quant_tokens, metrics.quant_block_count * 64);
+    EXPECT_EQ(static_cast<double>(all_.size()), metrics.quant_tokens + kv_len_);
+    EXPECT_LT(metrics.quant_bytes, metrics.quant_tokens * kv_heads * dims * 2 * 4 * 0.22) << "of f32";
 }
 
 TEST_F(Attend, LayersThatDoNotAttendAreTold) {

@@ -47,8 +47,8 @@ protected:
                                             const mnnkv_layout* layout) {
         return {
             {expected, word, [=] { return mnnkv_layout_check(layout, first_.get(), second_.get()); }},
-            {expected, word, [=] { return mnnkv_key_index(layout, 0, 0, first_.get()); }},
-            {expected, word, [=] { return mnnkv_value_index(layout, 0, 0, first_.get()); }},
+            {expected, word, [=] { return mnnkv_kv_index(layout, 0, 0, first_.get(), nullptr); }},
+            {expected, word, [=] { return mnnkv_kv_index(layout, 0, 0, nullptr, first_.get()); }},
         };
     }
 
@@ -88,8 +88,6 @@ TEST_F(BadLayoutInput, NullPointersAreRefused) {
     expect_all_refused({
         {bad, "key_bytes", [&] { return mnnkv_layout_check(&layout_, nullptr, second_.get()); }},
         {bad, "value_bytes", [&] { return mnnkv_layout_check(&layout_, first_.get(), nullptr); }},
-        {bad, "element", [&] { return mnnkv_key_index(&layout_, 0, 0, nullptr); }},
-        {bad, "element", [&] { return mnnkv_value_index(&layout_, 0, 0, nullptr); }},
         {bad, "key_out",
          [&] { return mnnkv_kv_gather(&layout_, key(), value(), 0, count, nullptr, values_.data(), rows_); }},
         {bad, "value_out",
@@ -114,8 +112,8 @@ TEST_F(BadLayoutInput, PointersToIntegersAndStructsMustBeAligned) {
     expect_all_refused({
         {bad, "key_bytes", [&] { return mnnkv_layout_check(&layout_, misaligned(outs[0].get()), second_.get()); }},
         {bad, "value_bytes", [&] { return mnnkv_layout_check(&layout_, first_.get(), misaligned(outs[0].get())); }},
-        {bad, "element", [&] { return mnnkv_key_index(&layout_, 0, 0, misaligned(outs[0].get())); }},
-        {bad, "element", [&] { return mnnkv_value_index(&layout_, 0, 0, misaligned(outs[0].get())); }},
+        {bad, "key", [&] { return mnnkv_kv_index(&layout_, 0, 0, misaligned(outs[0].get()), nullptr); }},
+        {bad, "value", [&] { return mnnkv_kv_index(&layout_, 0, 0, nullptr, misaligned(outs[0].get())); }},
         {bad, "reserve_pairs",
          [&] { return mnnkv_kv_compact(&layout_, key(), value(), 0, misaligned(four), 1, 20, length_.get()); }},
         {bad, "new_len",
@@ -214,13 +212,13 @@ TEST_F(BadLayoutInput, RangesOutsideTheCacheAreRefused) {
 TEST_F(BadLayoutInput, PlacesOutsideTheCacheAreRefused) {
     std::vector<bad_call> calls;
     for (const std::uint32_t token : {20u, 21u, UINT32_MAX}) {
-        calls.push_back({bad, "max_tokens", [=] { return mnnkv_key_index(&layout_, token, 0, first_.get()); }});
-        calls.push_back({bad, "max_tokens", [=] { return mnnkv_value_index(&layout_, token, 0, first_.get()); }});
+        calls.push_back({bad, "max_tokens", [=] { return mnnkv_kv_index(&layout_, token, 0, first_.get(), nullptr); }});
+        calls.push_back({bad, "max_tokens", [=] { return mnnkv_kv_index(&layout_, token, 0, nullptr, first_.get()); }});
     }
     // A padding dim has a place in the buffer and is not a dim of the cache.
     for (const std::uint32_t dim : {5u, 7u, UINT32_MAX}) {
-        calls.push_back({bad, "dim", [=] { return mnnkv_key_index(&layout_, 0, dim, first_.get()); }});
-        calls.push_back({bad, "dim", [=] { return mnnkv_value_index(&layout_, 0, dim, first_.get()); }});
+        calls.push_back({bad, "dim", [=] { return mnnkv_kv_index(&layout_, 0, dim, first_.get(), nullptr); }});
+        calls.push_back({bad, "dim", [=] { return mnnkv_kv_index(&layout_, 0, dim, nullptr, first_.get()); }});
     }
     expect_all_refused(calls);
 }

@@ -81,8 +81,8 @@ protected:
         expect_all_refused(calls_with(expected, word, &layout));
         expect_all_refused({
             {expected, word, [&] { return mnnkv_layout_check(&layout, first_.get(), second_.get()); }},
-            {expected, word, [&] { return mnnkv_key_index(&layout, 0, 0, first_.get()); }},
-            {expected, word, [&] { return mnnkv_value_index(&layout, 0, 0, first_.get()); }},
+            {expected, word, [&] { return mnnkv_kv_index(&layout, 0, 0, first_.get(), nullptr); }},
+            {expected, word, [&] { return mnnkv_kv_index(&layout, 0, 0, nullptr, first_.get()); }},
         });
     }
 
@@ -163,9 +163,9 @@ TEST_F(BadTurboInput, DimsThatAreNoWholeRecordsAreRefused) {
 TEST_F(BadTurboInput, ElementsHaveNoIndex) {
     expect_all_refused({
         {MNNKV_UNSUPPORTED, "layout->key_dtype is TQ4",
-         [&] { return mnnkv_key_index(cache_.now.layout(), 0, 0, first_.get()); }},
+         [&] { return mnnkv_kv_index(cache_.now.layout(), 0, 0, first_.get(), nullptr); }},
         {MNNKV_UNSUPPORTED, "layout->value_dtype is TQ4",
-         [&] { return mnnkv_value_index(cache_.now.layout(), 0, 0, first_.get()); }},
+         [&] { return mnnkv_kv_index(cache_.now.layout(), 0, 0, nullptr, first_.get()); }},
     });
 }
 

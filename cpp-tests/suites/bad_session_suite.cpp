@@ -122,8 +122,8 @@ TEST_F(BadSession, PointersAreChecked) {
         {bad, "session", [&] { return mnnkv_session_keep(nullptr, 0, all_, 1, &cache); }},
         {bad, "session", [&] { return mnnkv_session_lengths(nullptr, 0, number_.get(), &spare[0]); }},
         {bad, "session", [&] { return mnnkv_session_positions(nullptr, 0, pairs, 32, count_.get()); }},
-        {bad, "session", [&] { return mnnkv_session_metrics(nullptr, metrics_.get()); }},
-        {bad, "session", [&] { return mnnkv_session_layer_metrics(nullptr, 0, metrics_.get()); }},
+        {bad, "session", [&] { return mnnkv_session_metrics(nullptr, MNNKV_ALL_LAYERS, metrics_.get()); }},
+        {bad, "session", [&] { return mnnkv_session_metrics(nullptr, 0, metrics_.get()); }},
         {bad, "session", [&] { return mnnkv_session_metrics_json(nullptr, text, 64, count_.get()); }},
         {bad, "cache", [&] { return mnnkv_session_begin(s, 0, nullptr); }},
         {bad, "cache", [&] { return mnnkv_session_end(s, 1, 0, 2, nullptr); }},
@@ -144,9 +144,9 @@ TEST_F(BadSession, PointersAreChecked) {
         {bad, "len", [&] { return mnnkv_session_warnings(s, text, 64, nullptr); }},
         {bad, "text", [&] { return mnnkv_session_metrics_json(s, nullptr, 64, count_.get()); }},
         {bad, "len", [&] { return mnnkv_session_metrics_json(s, text, 64, nullptr); }},
-        {bad, "metrics", [&] { return mnnkv_session_metrics(s, nullptr); }},
-        {bad, "metrics", [&] { return mnnkv_session_metrics(s, misaligned(&many[0])); }},
-        {bad, "metrics", [&] { return mnnkv_session_layer_metrics(s, 0, nullptr); }},
+        {bad, "metrics", [&] { return mnnkv_session_metrics(s, MNNKV_ALL_LAYERS, nullptr); }},
+        {bad, "metrics", [&] { return mnnkv_session_metrics(s, MNNKV_ALL_LAYERS, misaligned(&many[0])); }},
+        {bad, "metrics", [&] { return mnnkv_session_metrics(s, 0, nullptr); }},
         {bad, "pairs", [&] { return mnnkv_session_keep(s, 0, nullptr, 1, &cache); }},
         {bad, "pairs", [&] { return mnnkv_session_keep(s, 0, misaligned(four), 1, &cache); }},
         {bad, "pairs", [&] { return mnnkv_session_keep(s, 0, four, SIZE_MAX, &cache); }},
@@ -166,10 +166,11 @@ TEST_F(BadSession, LayersThatAreNotThereAreRefused) {
             {bad, "layer", [&] { return mnnkv_session_lengths(handle(), layer, number_.get(), number_.get()); }},
             {bad, "layer",
              [&] { return mnnkv_session_positions(handle(), layer, pairs_.get()->numbers, 32, count_.get()); }},
-            {bad, "layer", [&] { return mnnkv_session_layer_metrics(handle(), layer, metrics_.get()); }},
         };
         if (layer != MNNKV_ALL_LAYERS) {
             calls.push_back({bad, "layer", [&] { return mnnkv_session_reset(handle(), layer); }});
+            calls.push_back(
+                {bad, "layer", [&] { return mnnkv_session_metrics(handle(), layer, metrics_.get()); }});
         }
         expect_all_refused(calls);
     }

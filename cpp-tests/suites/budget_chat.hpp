@@ -249,10 +249,11 @@ private:
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             std::vector<numbers> tokens = all_[layer];
             if (as_blocks) {
-                mnnkv_attend_stats stats;
-                EXPECT_TRUE(ok(session.attend_stats(layer, stats).code()));
-                EXPECT_EQ(stats.unfit_blocks, 0u);
-                for (std::size_t first = sink; first < sink + stats.tokens; first += block) {
+                mnnkv_metrics metrics;
+                EXPECT_TRUE(ok(session.metrics(metrics, layer).code()));
+                EXPECT_EQ(metrics.quant_unfit_block_count, 0);
+                const std::size_t quantised = static_cast<std::size_t>(metrics.quant_tokens);
+                for (std::size_t first = sink; first < sink + quantised; first += block) {
                     quantise(tokens, first);
                 }
             }

@@ -30,8 +30,8 @@ inline void check_sizes_and_places(const mnnkv_layout& layout) {
     for (std::uint32_t t = 0; t < layout.max_tokens; ++t) {
         for (std::uint32_t d = 0; d < layout.head_dim; ++d) {
             std::uint64_t key = 0, value = 0;
-            ASSERT_TRUE(ok(mnnkv_key_index(&layout, t, d, &key)));
-            ASSERT_TRUE(ok(mnnkv_value_index(&layout, t, d, &value)));
+            ASSERT_TRUE(ok(mnnkv_kv_index(&layout, t, d, &key, nullptr)));
+            ASSERT_TRUE(ok(mnnkv_kv_index(&layout, t, d, nullptr, &value)));
             ASSERT_EQ(key, model.key_index(t, d)) << "token " << t << " dim " << d;
             ASSERT_EQ(value, model.value_index(t, d)) << "token " << t << " dim " << d;
         }

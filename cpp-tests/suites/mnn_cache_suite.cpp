@@ -115,8 +115,8 @@ TEST(Layout, PlacesWorkedOutByHand) {
     };
     for (const auto& p : places) {
         std::uint64_t key = 0, value = 0;
-        ASSERT_TRUE(ok(mnnkv_key_index(&layout, p.token, p.dim, &key)));
-        ASSERT_TRUE(ok(mnnkv_value_index(&layout, p.token, p.dim, &value)));
+        ASSERT_TRUE(ok(mnnkv_kv_index(&layout, p.token, p.dim, &key, nullptr)));
+        ASSERT_TRUE(ok(mnnkv_kv_index(&layout, p.token, p.dim, nullptr, &value)));
         EXPECT_EQ(key, p.key) << "token " << p.token << " dim " << p.dim;
         EXPECT_EQ(value, p.value) << "token " << p.token << " dim " << p.dim;
     }

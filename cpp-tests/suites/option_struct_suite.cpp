@@ -60,8 +60,8 @@ TEST(OptionStruct, LayoutsComeInAllSizes) {
     ASSERT_TRUE(ok(mnnkv_layout_check(&good, &k, &v)));
     ASSERT_TRUE(k == key.size() && v == value.size());
     check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_layout_check(l, &k, &v); });
-    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_key_index(l, 1, 2, &k); });
-    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_value_index(l, 1, 2, &v); });
+    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_kv_index(l, 1, 2, &k, nullptr); });
+    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_kv_index(l, 1, 2, nullptr, &v); });
     check_sizes(good, [&](const mnnkv_layout* l) {
         return mnnkv_kv_gather(l, key.data(), value.data(), 0, 8, keys.data(), values.data(), keys.size());
     });
@@ -173,10 +173,10 @@ TEST(OptionStruct, MetricsAreWrittenAsFarAsTheCallerHasRoom) {
     mnnkv::session session;
     ASSERT_TRUE(ok(session.create(nullptr, 0, 2, 1).code()));
     const std::size_t first_size = offsetof(mnnkv_metrics, h2o_unscored_plan_count);
-    check_output_sizes<mnnkv_metrics>([&](mnnkv_metrics* out) { return mnnkv_session_metrics(session.get(), out); },
+    check_output_sizes<mnnkv_metrics>([&](mnnkv_metrics* out) { return mnnkv_session_metrics(session.get(), MNNKV_ALL_LAYERS, out); },
                                       first_size);
     check_output_sizes<mnnkv_metrics>(
-        [&](mnnkv_metrics* out) { return mnnkv_session_layer_metrics(session.get(), 1, out); }, first_size);
+        [&](mnnkv_metrics* out) { return mnnkv_session_metrics(session.get(), 1, out); }, first_size);
 }
 
 TEST(OptionStruct, PlansAreWrittenAsFarAsTheCallerHasRoom) {

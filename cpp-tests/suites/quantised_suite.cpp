@@ -129,11 +129,11 @@ TEST_P(QuantisedCache, HasTheSizesAndPlacesOfTheFormulas) {
     for (const std::uint32_t t : {0u, 63u, 64u, 149u}) {
         for (const std::uint32_t d : {0u, 17u, 95u}) {
             if (cache.has_int8_key()) {
-                ASSERT_TRUE(ok(mnnkv_key_index(layout, t, d, &place)));
+                ASSERT_TRUE(ok(mnnkv_kv_index(layout, t, d, &place, nullptr)));
                 EXPECT_EQ(place, cache.key_code(t, d));
             }
             if (cache.has_int8_value()) {
-                ASSERT_TRUE(ok(mnnkv_value_index(layout, t, d, &place)));
+                ASSERT_TRUE(ok(mnnkv_kv_index(layout, t, d, nullptr, &place)));
                 EXPECT_EQ(place, cache.value_code(t, d));
             }
         }

@@ -45,7 +45,7 @@ inline mnnkv_metrics metrics_of(const mnnkv::session& session) {
 
 inline mnnkv_metrics metrics_of(const mnnkv::session& session, std::uint32_t layer) {
     mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-    EXPECT_TRUE(ok(session.layer_metrics(layer, metrics).code()));
+    EXPECT_TRUE(ok(session.metrics(metrics, layer).code()));
     return metrics;
 }
 

@@ -306,7 +306,7 @@ TEST(SessionMetrics, AreReadBesideEveryOtherCall) {
             std::uint32_t logical = 0, physical = 1;
             std::size_t n = 0;
             wrong += !session.metrics(metrics) || metrics.h2o_total_evict_tokens < evicted;
-            wrong += !session.layer_metrics(1, metrics) || !session.lengths(0, logical, physical);
+            wrong += !session.metrics(metrics, 1) || !session.lengths(0, logical, physical);
             wrong += physical > logical || !session.metrics_json(text) || !session.warnings(text);
             const mnnkv_status runs = session.positions(0, nullptr, 0, n).code();
             wrong += runs != MNNKV_OK && runs != MNNKV_BUFFER_TOO_SMALL;

@@ -533,7 +533,7 @@ TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
                                  third.lengths(0, logical, physical),
                                  third.positions(0, nullptr, 0, n),
                                  third.metrics(metrics),
-                                 third.layer_metrics(0, metrics),
+                                 third.metrics(metrics, 0),
                                  third.warnings(text),
                                  third.metrics_json(text),
                                  third.warnings(nullptr, 0, n),

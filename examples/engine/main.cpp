@@ -123,22 +123,23 @@ void is_near(Engine& exact, Engine& host) {
 
 /// All tokens of the chat are there, few of them raw. The others take at most such a share of their bf16.
 void is_small(Engine& host, double share) {
-    std::uint64_t bytes = 0, raw = 0, tokens = 0;
+    double bytes = 0, raw = 0, tokens = 0;
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
-        mnnkv_attend_stats stats;
-        must(static_cast<bool>(host.session().attend_stats(layer, stats)), "mnnkv_session_attend_stats");
-        must(stats.tokens + host.cache(layer).length == host.chat.size(), "a token is missing");
-        must(stats.unfit_blocks == 0 && stats.failures == 0, "tokens stayed raw");
+        mnnkv_metrics metrics;
+        must(static_cast<bool>(host.session().metrics(metrics, layer)), "mnnkv_session_metrics");
+        must(metrics.quant_tokens + host.cache(layer).length == static_cast<double>(host.chat.size()),
+             "a token is missing");
+        must(metrics.quant_unfit_block_count == 0 && metrics.quant_failure_count == 0, "tokens stayed raw");
         must(host.cache(layer).view().layout->max_tokens <= 256, "a cache has grown");
-        bytes += stats.bytes;
+        bytes += metrics.quant_bytes;
         raw += host.cache(layer).length;
-        tokens += stats.tokens;
+        tokens += metrics.quant_tokens;
     }
-    const double whole = static_cast<double>(tokens) * kv_heads * dims * 2 * sizeof(Word);
+    const double whole = tokens * kv_heads * dims * 2 * sizeof(Word);
     std::printf("of %zu tokens a layer has %u in 8 and 4 bits, which take %.2f of bf16, and %u in its cache\n",
-                host.chat.size(), static_cast<unsigned>(tokens / layers), static_cast<double>(bytes) / whole,
+                host.chat.size(), static_cast<unsigned>(tokens / layers), bytes / whole,
                 static_cast<unsigned>(raw / layers));
-    require(static_cast<double>(bytes) < share * whole, "all tokens are there, in few bytes, and no cache is large");
+    require(bytes < share * whole, "all tokens are there, in few bytes, and no cache is large");
 }
 #endif
 

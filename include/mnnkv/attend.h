@@ -69,22 +69,6 @@ typedef struct mnnkv_attend {
     const float *sinks;
 } mnnkv_attend;
 
-/// Quantised tokens of a layer or of all: tokens and bytes as of now, the others since create.
-typedef struct mnnkv_attend_stats {
-    uint32_t struct_size;
-    uint32_t reserved;
-    /// Tokens in 8 and 4 bits, and the bytes of memory that they take.
-    uint64_t tokens;
-    uint64_t bytes;
-    /// Blocks of 64 tokens made, and such as stayed raw: a number is not finite, or codes would be too far from it.
-    uint64_t blocks;
-    uint64_t unfit_blocks;
-    /// Begins that left tokens raw, since memory was refused.
-    uint64_t failures;
-    /// Nanoseconds that begins took for blocks.
-    uint64_t begin_ns;
-} mnnkv_attend_stats;
-
 /// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
 /// else to 0: the host's then reads the cache, which has all tokens. Ask after begin.
 /// INVALID_ARGUMENT: if layer is out of range
@@ -109,10 +93,6 @@ mnnkv_status mnnkv_session_attend(const mnnkv_session *session,
                                   uint32_t parts,
                                   const mnnkv_cache *cache,
                                   const mnnkv_attend *attend);
-
-/// Reads the quantised tokens of a layer, or of all with MNNKV_ALL_LAYERS; zeros while none is quantised.
-/// INVALID_ARGUMENT: if layer is out of range
-mnnkv_status mnnkv_session_attend_stats(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats);
 
 #ifdef __cplusplus
 }  // extern "C"

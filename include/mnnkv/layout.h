@@ -16,13 +16,11 @@ extern "C" {
 // Functions on the memory of one cache, without a handle. key and value are the buffers of the layout. Calls that
 // write a cache must not overlap other calls on it.
 
-/// Returns the index of K of a token and dimension within its head, in elements (INT8: codes). For tests.
+/// Returns where K and V of a token and dimension are within their head, in elements (INT8: codes). For tests.
+/// key, value: NULL where it is not wanted
 /// INVALID_ARGUMENT: if token or dim is out of range
-/// UNSUPPORTED: if K is TQ3 or TQ4, whose elements share bytes
-mnnkv_status mnnkv_key_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
-
-/// As mnnkv_key_index, for V.
-mnnkv_status mnnkv_value_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
+/// UNSUPPORTED: if key is given and K is TQ3 or TQ4, whose elements share bytes; value likewise
+mnnkv_status mnnkv_kv_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value);
 
 /// Copies tokens begin .. begin + count of a cache to dense rows [head][token], which have the same bytes for every
 /// packing. May run on several threads for one cache.

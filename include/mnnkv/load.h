@@ -163,14 +163,12 @@ static struct mnnkv_functions {
     mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap, size_t *n_pairs);
     mnnkv_status (*session_attends)(const mnnkv_session *session, uint32_t layer, int32_t *attends);
     mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend);
-    mnnkv_status (*session_attend_stats)(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats);
     mnnkv_status (*rows_scratch)(const mnnkv_rows *rows, uint32_t parts, uint64_t *bytes);
     mnnkv_status (*rows_attend)(const mnnkv_rows *rows, uint32_t part, uint32_t parts, void *scratch, uint64_t scratch_bytes);
     mnnkv_status (*rows_merge)(const mnnkv_rows *rows, uint32_t part, uint32_t parts, const void *scratch, uint64_t scratch_bytes);
     mnnkv_status (*session_memory)(const mnnkv_session *session, mnnkv_memory_stats *stats);
     mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
-    mnnkv_status (*session_metrics)(const mnnkv_session *session, mnnkv_metrics *metrics);
-    mnnkv_status (*session_layer_metrics)(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
+    mnnkv_status (*session_metrics)(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
     mnnkv_status (*session_metrics_json)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
     mnnkv_status (*session_block_sums)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums);
     mnnkv_status (*session_scored_rows)(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *rows, uint32_t *block_tokens);
@@ -197,8 +195,7 @@ static struct mnnkv_functions {
     mnnkv_status (*snapshot_append)(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written);
     mnnkv_status (*snapshot_load)(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
     mnnkv_status (*snapshot_compact)(const mnnkv_snapshot *from, const mnnkv_park_options *options, mnnkv_snapshot *to);
-    mnnkv_status (*key_index)(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
-    mnnkv_status (*value_index)(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
+    mnnkv_status (*kv_index)(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value);
     mnnkv_status (*kv_gather)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each);
     mnnkv_status (*kv_scatter)(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each, uint32_t begin, uint32_t count, void *key, void *value);
     mnnkv_status (*kv_move)(const mnnkv_layout *layout, void *key, void *value, uint32_t src, uint32_t dst, uint32_t count);
@@ -244,14 +241,12 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_positions",
     "mnnkv_session_attends",
     "mnnkv_session_attend",
-    "mnnkv_session_attend_stats",
     "mnnkv_rows_scratch",
     "mnnkv_rows_attend",
     "mnnkv_rows_merge",
     "mnnkv_session_memory",
     "mnnkv_session_trim",
     "mnnkv_session_metrics",
-    "mnnkv_session_layer_metrics",
     "mnnkv_session_metrics_json",
     "mnnkv_session_block_sums",
     "mnnkv_session_scored_rows",
@@ -278,8 +273,7 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_snapshot_append",
     "mnnkv_snapshot_load",
     "mnnkv_snapshot_compact",
-    "mnnkv_key_index",
-    "mnnkv_value_index",
+    "mnnkv_kv_index",
     "mnnkv_kv_gather",
     "mnnkv_kv_scatter",
     "mnnkv_kv_move",
@@ -386,10 +380,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend(const mnnkv_session *session
     return mnnkv_loaded.session_attend ? mnnkv_loaded.session_attend(session, layer, part, parts, cache, attend) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend_stats(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats) {
-    return mnnkv_loaded.session_attend_stats ? mnnkv_loaded.session_attend_stats(session, layer, stats) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_rows_scratch(const mnnkv_rows *rows, uint32_t parts, uint64_t *bytes) {
     return mnnkv_loaded.rows_scratch ? mnnkv_loaded.rows_scratch(rows, parts, bytes) : MNNKV_UNSUPPORTED;
 }
@@ -410,12 +400,8 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_trim(mnnkv_session *session, uint64
     return mnnkv_loaded.session_trim ? mnnkv_loaded.session_trim(session, bytes, in_use) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, mnnkv_metrics *metrics) {
-    return mnnkv_loaded.session_metrics ? mnnkv_loaded.session_metrics(session, metrics) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_layer_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics) {
-    return mnnkv_loaded.session_layer_metrics ? mnnkv_loaded.session_layer_metrics(session, layer, metrics) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics) {
+    return mnnkv_loaded.session_metrics ? mnnkv_loaded.session_metrics(session, layer, metrics) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
@@ -524,12 +510,8 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_compact(const mnnkv_snapshot *from
     return mnnkv_loaded.snapshot_compact ? mnnkv_loaded.snapshot_compact(from, options, to) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_key_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element) {
-    return mnnkv_loaded.key_index ? mnnkv_loaded.key_index(layout, token, dim, element) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_value_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element) {
-    return mnnkv_loaded.value_index ? mnnkv_loaded.value_index(layout, token, dim, element) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value) {
+    return mnnkv_loaded.kv_index ? mnnkv_loaded.kv_index(layout, token, dim, key, value) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each) {

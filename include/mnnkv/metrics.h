@@ -65,14 +65,18 @@ typedef struct mnnkv_metrics {
     double h2o_host_wait_us_p99;                 ///< us: 99th percentile, within 5%
     double h2o_parked_raw_bytes;                 ///< bytes: now: parked tokens, raw size
     double h2o_parked_bytes;                     ///< bytes: now: parked tokens, encoded size
+    double quant_tokens;                         ///< tokens: now: in 8 and 4 bits (attend.h)
+    double quant_bytes;                          ///< bytes: now: their codes in memory
+    double quant_block_count;                    ///< count: blocks of 64 tokens made
+    /// count: blocks that stayed raw: a number is not finite, or codes would be too far from it
+    double quant_unfit_block_count;
+    double quant_failure_count;                  ///< count: begins that left tokens raw: memory was refused
+    double quant_begin_us;                       ///< us: making blocks in begin
 } mnnkv_metrics;
 
-/// Reads the metrics of all layers together.
-mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, mnnkv_metrics *metrics);
-
-/// Reads the metrics of one layer.
+/// Reads the metrics of a layer, or of all together with MNNKV_ALL_LAYERS.
 /// INVALID_ARGUMENT: if layer is out of range
-mnnkv_status mnnkv_session_layer_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
+mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
 
 /// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members that
 /// were not measured and layers that were never passed. The text may grow between two calls.

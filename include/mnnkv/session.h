@@ -120,7 +120,7 @@ mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_c
 
 // --- Session: history and positions -----------------------------------------------------------------------------
 
-/// mnnkv_session_reset: every layer.
+/// Every layer, where a function takes one or all.
 #define MNNKV_ALL_LAYERS UINT32_MAX
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its

@@ -116,12 +116,6 @@ public:
         return mnnkv_session_trim(handle_, bytes, in_use);
     }
 
-    /// mnnkv_session_attend_stats
-    status attend_stats(std::uint32_t layer, mnnkv_attend_stats& stats) const noexcept {
-        stats = make<mnnkv_attend_stats>();
-        return mnnkv_session_attend_stats(handle_, layer, &stats);
-    }
-
     /// mnnkv_session_end
     status end(std::uint32_t layer, std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) noexcept {
         return mnnkv_session_end(handle_, layer, heads, queries, &cache);
@@ -165,15 +159,8 @@ public:
     }
 
     /// mnnkv_session_metrics
-    status metrics(mnnkv_metrics& out) const noexcept {
-        return detail::get(out, [this](mnnkv_metrics* to) { return mnnkv_session_metrics(handle_, to); });
-    }
-
-    /// mnnkv_session_layer_metrics
-    status layer_metrics(std::uint32_t layer, mnnkv_metrics& out) const noexcept {
-        return detail::get(out, [this, layer](mnnkv_metrics* to) {
-            return mnnkv_session_layer_metrics(handle_, layer, to);
-        });
+    status metrics(mnnkv_metrics& out, std::uint32_t layer = MNNKV_ALL_LAYERS) const noexcept {
+        return detail::get(out, [this, layer](mnnkv_metrics* to) { return mnnkv_session_metrics(handle_, layer, to); });
     }
 
     /// mnnkv_session_outlook into a std::string, or a type with resize() and contiguous chars. Empty on failure.

@@ -24,8 +24,8 @@ use crate::attend::{Mask, Queries, Step};
 use crate::dtype::convert::{Endian, narrow};
 use crate::ffi::given;
 use crate::ffi::panic::body;
-use crate::ffi::pointer::{self, Out, Sized32, SizedOut};
-use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
+use crate::ffi::pointer::{self, Out, Sized32};
+use crate::ffi::session::mnnkv_session;
 use crate::ffi::status::mnnkv_status;
 use crate::status::bail;
 use std::ffi::c_void;
@@ -168,54 +168,5 @@ pub unsafe extern "C" fn mnnkv_session_attend(
             narrow(dtype, Endian::Native, numbers, to);
         };
         session.attend(layer, (&from, cache.kv_len), &step, (part, parts), &mut write)
-    })
-}
-
-/// Quantised tokens of a layer or of all: tokens and bytes as of now, the others since create.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct mnnkv_attend_stats {
-    pub struct_size: u32,
-    pub reserved: u32,
-    /// Tokens in 8 and 4 bits, and the bytes of memory that they take.
-    pub tokens: u64,
-    pub bytes: u64,
-    /// Blocks of 64 tokens made, and such as stayed raw: a number is not finite, or codes would be too far from it.
-    pub blocks: u64,
-    pub unfit_blocks: u64,
-    /// Begins that left tokens raw, since memory was refused.
-    pub failures: u64,
-    /// Nanoseconds that begins took for blocks.
-    pub begin_ns: u64,
-}
-
-// SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_attend_stats {
-    const MIN: usize = size_of::<Self>();
-}
-
-/// Reads the quantised tokens of a layer, or of all with MNNKV_ALL_LAYERS; zeros while none is quantised.
-/// INVALID_ARGUMENT: if layer is out of range
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_session_attend_stats(
-    session: *const mnnkv_session,
-    layer: u32,
-    stats: *mut mnnkv_attend_stats,
-) -> mnnkv_status {
-    body!({
-        let session = &pointer::reference(session, "session")?.session;
-        let out = SizedOut::new(stats, "stats")?;
-        let found = session.quant_stats((layer != MNNKV_ALL_LAYERS).then_some(layer))?;
-        out.set(&mnnkv_attend_stats {
-            struct_size: 0,
-            reserved: 0,
-            tokens: found.tokens,
-            bytes: found.bytes,
-            blocks: found.blocks,
-            unfit_blocks: found.unfit,
-            failures: found.failures,
-            begin_ns: found.begin_ns,
-        });
-        Ok(())
     })
 }

@@ -8,48 +8,32 @@ use super::given::{apart, checked, edit};
 use super::panic::body;
 use super::pointer::{self, Out};
 use super::status::mnnkv_status;
-use crate::layout::{self, Layout};
-use crate::status::{Result, bail};
+use crate::layout;
+use crate::status::bail;
 use crate::sys::pages;
 use std::ffi::c_void;
 
-/// Runs the body of an export that returns an index.
-///
-/// # Safety
-/// As the exports.
-unsafe fn index(
-    layout: *const mnnkv_layout,
-    element: *mut u64,
-    look_up: impl FnOnce(&Layout) -> Result<u64>,
-) -> Result<()> {
-    // SAFETY: passed on.
-    let (given, element) = unsafe { (checked(layout)?, Out::new(element, "element")?) };
-    element.set(look_up(&given.layout)?);
-    Ok(())
-}
-
-/// Returns the index of K of a token and dimension within its head, in elements (INT8: codes). For tests.
+/// Returns where K and V of a token and dimension are within their head, in elements (INT8: codes). For tests.
+/// key, value: NULL where it is not wanted
 /// INVALID_ARGUMENT: if token or dim is out of range
-/// UNSUPPORTED: if K is TQ3 or TQ4, whose elements share bytes
+/// UNSUPPORTED: if key is given and K is TQ3 or TQ4, whose elements share bytes; value likewise
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_key_index(
+pub unsafe extern "C" fn mnnkv_kv_index(
     layout: *const mnnkv_layout,
     token: u32,
     dim: u32,
-    element: *mut u64,
+    key: *mut u64,
+    value: *mut u64,
 ) -> mnnkv_status {
-    body!(index(layout, element, |layout| layout.key_index(token, dim)))
-}
-
-/// As mnnkv_key_index, for V.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_value_index(
-    layout: *const mnnkv_layout,
-    token: u32,
-    dim: u32,
-    element: *mut u64,
-) -> mnnkv_status {
-    body!(index(layout, element, |layout| layout.value_index(token, dim)))
+    body!({
+        let given = checked(layout)?;
+        let (key, value) = (Out::optional(key, "key")?, Out::optional(value, "value")?);
+        let key_at = key.is_some().then(|| given.layout.key_index(token, dim)).transpose()?;
+        let value_at = value.is_some().then(|| given.layout.value_index(token, dim)).transpose()?;
+        key.zip(key_at).into_iter().for_each(|(out, at)| out.set(at));
+        value.zip(value_at).into_iter().for_each(|(out, at)| out.set(at));
+        Ok(())
+    })
 }
 
 /// Copies tokens begin .. begin + count of a cache to dense rows [head][token], which have the same bytes for every

@@ -132,10 +132,9 @@ pub unsafe extern "C" fn mnnkv_session_memory(
 pub unsafe extern "C" fn mnnkv_session_trim(session: *mut mnnkv_session, bytes: u64, in_use: *mut u64) -> mnnkv_status {
     body!({
         let session = &pointer::reference(session, "session")?.session;
+        let in_use = Out::optional(in_use, "in_use")?;
         let left = session.trim(bytes)?;
-        if !in_use.is_null() {
-            Out::new(in_use, "in_use")?.set(left);
-        }
+        in_use.into_iter().for_each(|out| out.set(left));
         Ok(())
     })
 }

@@ -118,6 +118,15 @@ impl<T: Copy> Out<T> {
         Ok(Out(ptr))
     }
 
+    /// The same, or `None` for NULL: the caller does not want the value.
+    ///
+    /// # Safety
+    /// As [`Out::new`].
+    pub unsafe fn optional(ptr: *mut T, name: &str) -> Result<Option<Self>> {
+        // SAFETY: passed on.
+        (!ptr.is_null()).then(|| unsafe { Out::new(ptr, name) }).transpose()
+    }
+
     pub fn set(&self, value: T) {
         // SAFETY: checked in `new`; the rest is its contract.
         unsafe { self.0.write(value) };

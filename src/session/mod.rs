@@ -32,7 +32,6 @@ pub use file::{Saved, compact_file};
 pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
-pub use quant::QuantStats;
 
 use crate::attend::{self, Found, Work};
 use crate::h2o::BlockSums;

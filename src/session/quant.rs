@@ -31,9 +31,9 @@ const RECENT: u32 = 32;
 /// A layer stays raw from the block on that is the second one in a row whose codes would be too far from its numbers.
 const MOST_POOR: u32 = 2;
 
-/// Quantised tokens of a layer, or of all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QuantStats {
+/// Quantised tokens of a layer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct QuantStats {
     /// Tokens in blocks, now.
     pub tokens: u64,
     /// Bytes of their blocks.
@@ -75,24 +75,6 @@ impl Session {
         // Working memory that there is no room for is freed.
         let _ = memory::push(&mut *parts()?, work);
         result
-    }
-
-    /// The quantised tokens of a layer, or of all.
-    pub fn quant_stats(&self, layer: Option<u32>) -> Result<QuantStats> {
-        let mut state = self.state()?;
-        let layers = match layer {
-            Some(layer) => std::slice::from_mut(find(&mut state.layers, layer)?),
-            None => &mut state.layers[..],
-        };
-        let all = layers.iter().filter_map(|layer| layer.quant.as_ref()).map(Quant::stats);
-        Ok(all.fold(QuantStats::default(), |sum, one| QuantStats {
-            tokens: sum.tokens + one.tokens,
-            bytes: sum.bytes + one.bytes,
-            blocks: sum.blocks + one.blocks,
-            unfit: sum.unfit + one.unfit,
-            failures: sum.failures + one.failures,
-            begin_ns: sum.begin_ns + one.begin_ns,
-        }))
     }
 
     /// The blocks of a layer: the first position, the tokens that are left, and each head's bytes, in memory or in the file.

@@ -4,6 +4,7 @@ use super::eviction::{EvictionCounts, Shares};
 use super::layer::Layer;
 use super::lossless::{Lossless, LosslessCounts};
 use super::metrics::{Metrics, WaitTimes};
+use super::quant::{Quant, QuantStats};
 use super::{Session, State, find};
 use crate::status::Result;
 use crate::store::Statistics;
@@ -63,7 +64,7 @@ impl State {
         if layers.is_empty() {
             return Ok(metrics);
         }
-        lengths(&mut metrics, &layers);
+        lengths(&mut metrics, &layers)?;
         eviction(&mut metrics, memory::collect(layers.iter().copied().filter(|l| l.eviction.rules().is_some()))?);
         let Some(store) = &mut self.store else { return Ok(metrics) };
         let stats = store.statistics(layer);
@@ -99,13 +100,23 @@ fn us(ns: f64) -> f64 {
     ns / 1000.0
 }
 
-fn lengths(metrics: &mut Metrics, layers: &[&Layer]) {
+fn lengths(metrics: &mut Metrics, layers: &[&Layer]) -> Result<()> {
     metrics.h2o_logical_tokens = total(layers, |l| l.lengths.logical.into());
     metrics.h2o_physical_tokens = total(layers, |l| l.lengths.physical.into());
-    let codes = |layer: &Layer| layer.quant.as_ref().map_or(0, |quant| quant.stats().bytes);
-    metrics.h2o_resident_saved_bytes = total(layers, Layer::evicted_bytes) - total(layers, codes);
+    let quantised = memory::collect(layers.iter().filter_map(|l| l.quant.as_ref()).map(Quant::stats))?;
+    let count = |of: fn(&QuantStats) -> u64| quantised.iter().map(of).sum::<u64>() as f64;
+    if !quantised.is_empty() {
+        metrics.quant_tokens = count(|c| c.tokens);
+        metrics.quant_bytes = count(|c| c.bytes);
+        metrics.quant_block_count = count(|c| c.blocks);
+        metrics.quant_unfit_block_count = count(|c| c.unfit);
+        metrics.quant_failure_count = count(|c| c.failures);
+        metrics.quant_begin_us = us(count(|c| c.begin_ns));
+    }
+    metrics.h2o_resident_saved_bytes = total(layers, Layer::evicted_bytes) - count(|c| c.bytes);
     metrics.h2o_reclaimable_bytes = total(layers, Layer::tail_bytes);
     metrics.h2o_released_bytes = evicting(layers, |c| c.released_bytes);
+    Ok(())
 }
 
 /// `layers`: those that tokens are evicted from.

@@ -26,16 +26,6 @@ typedef struct mnnkv_attend {
     uint64_t mask_row_stride;
     const float *sinks;
 } mnnkv_attend;
-typedef struct mnnkv_attend_stats {
-    uint32_t struct_size;
-    uint32_t reserved;
-    uint64_t tokens;
-    uint64_t bytes;
-    uint64_t blocks;
-    uint64_t unfit_blocks;
-    uint64_t failures;
-    uint64_t begin_ns;
-} mnnkv_attend_stats;
 mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
                                    uint32_t layer,
                                    int32_t *attends);
@@ -45,7 +35,6 @@ mnnkv_status mnnkv_session_attend(const mnnkv_session *session,
                                   uint32_t parts,
                                   const mnnkv_cache *cache,
                                   const mnnkv_attend *attend);
-mnnkv_status mnnkv_session_attend_stats(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats);
 #ifdef __cplusplus
 }
 #endif

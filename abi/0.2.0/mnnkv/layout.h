@@ -5,8 +5,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-mnnkv_status mnnkv_key_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
-mnnkv_status mnnkv_value_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
+mnnkv_status mnnkv_kv_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value);
 mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout,
                              const void *key,
                              const void *value,

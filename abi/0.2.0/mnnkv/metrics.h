@@ -53,9 +53,14 @@ typedef struct mnnkv_metrics {
     double h2o_host_wait_us_p99;
     double h2o_parked_raw_bytes;
     double h2o_parked_bytes;
+    double quant_tokens;
+    double quant_bytes;
+    double quant_block_count;
+    double quant_unfit_block_count;
+    double quant_failure_count;
+    double quant_begin_us;
 } mnnkv_metrics;
-mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, mnnkv_metrics *metrics);
-mnnkv_status mnnkv_session_layer_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
+mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
 mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 #ifdef __cplusplus
 }

@@ -77,10 +77,6 @@ public:
     status trim(std::uint64_t bytes, std::uint64_t* in_use = nullptr) noexcept {
         return mnnkv_session_trim(handle_, bytes, in_use);
     }
-    status attend_stats(std::uint32_t layer, mnnkv_attend_stats& stats) const noexcept {
-        stats = make<mnnkv_attend_stats>();
-        return mnnkv_session_attend_stats(handle_, layer, &stats);
-    }
     status end(std::uint32_t layer, std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) noexcept {
         return mnnkv_session_end(handle_, layer, heads, queries, &cache);
     }
@@ -107,13 +103,8 @@ public:
                      std::size_t& n_pairs) const noexcept {
         return mnnkv_session_positions(handle_, layer, pairs, pairs_cap, &n_pairs);
     }
-    status metrics(mnnkv_metrics& out) const noexcept {
-        return detail::get(out, [this](mnnkv_metrics* to) { return mnnkv_session_metrics(handle_, to); });
-    }
-    status layer_metrics(std::uint32_t layer, mnnkv_metrics& out) const noexcept {
-        return detail::get(out, [this, layer](mnnkv_metrics* to) {
-            return mnnkv_session_layer_metrics(handle_, layer, to);
-        });
+    status metrics(mnnkv_metrics& out, std::uint32_t layer = MNNKV_ALL_LAYERS) const noexcept {
+        return detail::get(out, [this, layer](mnnkv_metrics* to) { return mnnkv_session_metrics(handle_, layer, to); });
     }
     template <class Text>
     status outlook(Text& text) const {

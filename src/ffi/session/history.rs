@@ -7,7 +7,7 @@ use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, PairsOut};
 use crate::ffi::status::mnnkv_status;
 
-/// mnnkv_session_reset: every layer.
+/// Every layer, where a function takes one or all.
 pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its

@@ -1,12 +1,12 @@
 //! Session: metrics
 
 use super::handle::{mnnkv_session, with, with_text};
+use super::history::MNNKV_ALL_LAYERS;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{Sized32, SizedOut};
 use crate::ffi::status::mnnkv_status;
 use crate::session::Session;
 use crate::session::metrics::Metrics;
-use crate::status::Result;
 use std::ffi::c_char;
 
 /// Measurements of a layer or a session. NaN = not measured; a count of 0 is a measurement. Counts, bytes and us
@@ -25,37 +25,20 @@ unsafe impl Sized32 for mnnkv_metrics {
 }
 const _: () = assert!(size_of::<mnnkv_metrics>() == 8 + 8 * Metrics::FIELDS.len());
 
-/// # Safety
-/// Pointers are NULL or as the header says.
-unsafe fn read(session: *const mnnkv_session, layer: Option<u32>, metrics: *mut mnnkv_metrics) -> Result<()> {
-    // SAFETY: passed on.
-    unsafe {
-        with(session, |session| {
-            let metrics = SizedOut::new(metrics, "metrics")?;
-            metrics.set(&mnnkv_metrics { struct_size: 0, reserved: 0, values: session.metrics(layer)? });
-            Ok(())
-        })
-    }
-}
-
-/// Reads the metrics of all layers together.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_session_metrics(
-    session: *const mnnkv_session,
-    metrics: *mut mnnkv_metrics,
-) -> mnnkv_status {
-    body!(read(session, None, metrics))
-}
-
-/// Reads the metrics of one layer.
+/// Reads the metrics of a layer, or of all together with MNNKV_ALL_LAYERS.
 /// INVALID_ARGUMENT: if layer is out of range
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_session_layer_metrics(
+pub unsafe extern "C" fn mnnkv_session_metrics(
     session: *const mnnkv_session,
     layer: u32,
     metrics: *mut mnnkv_metrics,
 ) -> mnnkv_status {
-    body!(read(session, Some(layer), metrics))
+    body!(with(session, |session| {
+        let metrics = SizedOut::new(metrics, "metrics")?;
+        let values = session.metrics((layer != MNNKV_ALL_LAYERS).then_some(layer))?;
+        metrics.set(&mnnkv_metrics { struct_size: 0, reserved: 0, values });
+        Ok(())
+    }))
 }
 
 /// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members that

@@ -161,7 +161,7 @@ impl Chat {
     }
 
     fn unfit(&self) -> usize {
-        self.session.quant_stats(None).unwrap().unfit as usize
+        self.session.metrics(None).unwrap().quant_unfit_block_count as usize
     }
 
     /// Appends tokens behind those of the cache.
@@ -411,7 +411,7 @@ impl Chat {
 
     /// Saves the chat, and goes on in another session and other buffers from the file, which may have been compacted.
     fn restart(&mut self) {
-        let before = self.session.quant_stats(None).unwrap().tokens;
+        let before = self.session.metrics(None).unwrap().quant_tokens;
         loop {
             let Chat { session, layout, key, value, kv_len, file, .. } = self;
             shortage::set(if self.is_short { 30 } else { 0 }, self.random.next());
@@ -433,7 +433,7 @@ impl Chat {
         self.file = self.disk.open();
         self.session = session(&self.config);
         self.again(|chat| chat.session.load(None, &chat.file));
-        assert_eq!(self.session.quant_stats(None).unwrap().tokens, before);
+        assert_eq!(self.session.metrics(None).unwrap().quant_tokens, before);
         self.layout = layout(self.dtype, PACKS[self.random.below(3)], self.kv_len + 7);
         (self.key, self.value) = (vec![0; self.layout.key_bytes()], vec![0; self.layout.value_bytes()]);
     }
@@ -483,7 +483,7 @@ fn schedule(seed: u64) -> [u64; 4] {
     }
     let stats = chat.session.memory_stats().unwrap();
     [
-        chat.session.quant_stats(None).unwrap().blocks,
+        chat.session.metrics(None).unwrap().quant_block_count as u64,
         u64::from(stats.written_bytes > 0),
         u64::from(stats.rung == Rung::Dropping),
         u64::from(stats.returned > 0),

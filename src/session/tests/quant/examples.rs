@@ -7,15 +7,14 @@ fn steps_that_did_not_attend_are_refused_and_unharmed() {
     let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(7));
     chat.step(300);
     chat.begin();
-    let stats = chat.session.quant_stats(Some(0)).unwrap();
-    assert!(stats.tokens >= 128);
-    let metrics = chat.session.metrics(None).unwrap();
-    assert_eq!(metrics.h2o_logical_tokens - metrics.h2o_physical_tokens, stats.tokens as f64);
+    let metrics = chat.session.metrics(Some(0)).unwrap();
+    assert!(metrics.quant_tokens >= 128.0);
+    assert_eq!(metrics.h2o_logical_tokens - metrics.h2o_physical_tokens, metrics.quant_tokens);
     // Tokens for which the buffers have no room, less their codes.
     let row = (2 * KV_HEADS * DIMS * 4) as f64;
     let gone = 300.0 - chat.layout.max_tokens() as f64;
-    assert!(metrics.h2o_resident_saved_bytes >= gone * row - stats.bytes as f64);
-    assert!(metrics.h2o_resident_saved_bytes < stats.tokens as f64 * row);
+    assert!(metrics.h2o_resident_saved_bytes >= gone * row - metrics.quant_bytes);
+    assert!(metrics.h2o_resident_saved_bytes < metrics.quant_tokens * row);
     chat.append(1);
     let refused = |result: Result<()>, words: &str| {
         let error = result.unwrap_err();
@@ -75,8 +74,8 @@ fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
     scatter(&mut chat.cache(), range, &nan.0, &nan.1).unwrap();
     chat.end(0);
     chat.begin();
-    let stats = chat.session.quant_stats(None).unwrap();
-    assert_eq!((stats.blocks, stats.unfit, chat.kv_len), (3, 1, 300 - 3 * 64));
+    let metrics = chat.session.metrics(None).unwrap();
+    assert_eq!((metrics.quant_block_count, metrics.quant_unfit_block_count, chat.kv_len), (3.0, 1.0, 300 - 3 * 64));
     assert!(!chat.session.warnings().unwrap().contains("stays raw"));
 
     let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(9));
@@ -90,8 +89,8 @@ fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
     scatter(&mut chat.cache(), range, &wild.0, &wild.1).unwrap();
     chat.end(0);
     chat.begin();
-    let stats = chat.session.quant_stats(None).unwrap();
-    assert_eq!((stats.tokens, stats.unfit, chat.kv_len), (0, 2, 300));
+    let metrics = chat.session.metrics(None).unwrap();
+    assert_eq!((metrics.quant_tokens, metrics.quant_unfit_block_count, chat.kv_len), (0.0, 2.0, 300));
     assert!(chat.session.warnings().unwrap().contains("layer 0 (1 in all) stays raw until its reset"));
 }
 
@@ -174,8 +173,7 @@ fn a_file_of_quantised_tokens_is_refused_where_nothing_attends_and_where_it_is_d
     let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(3));
     chat.step(300);
     chat.step(1);
-    let tokens = chat.session.quant_stats(None).unwrap().tokens;
-    assert!(tokens >= 192);
+    assert!(chat.session.metrics(None).unwrap().quant_tokens >= 192.0);
     let saved = |chat: &mut Chat| {
         let Chat { session, layout, key, value, kv_len, file, .. } = chat;
         let saved = session.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file).unwrap();
@@ -213,7 +211,7 @@ fn a_file_of_quantised_tokens_is_refused_where_nothing_attends_and_where_it_is_d
             }
             // Bytes of no live token.
             Ok(()) => {
-                assert_eq!(fresh.quant_stats(None).unwrap().tokens, chat.session.quant_stats(None).unwrap().tokens)
+                assert_eq!(fresh.metrics(None).unwrap().quant_tokens, chat.session.metrics(None).unwrap().quant_tokens)
             }
         }
     }
