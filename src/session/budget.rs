@@ -296,14 +296,12 @@ impl State {
     /// See [`Session::memory_stats`].
     pub(super) fn memory_stats(&mut self, working: usize) -> MemoryStats {
         let mut all = stats(&self.layers, self.budget.as_ref(), working);
-        if let Some(store) = &mut self.store {
-            let stored = store.statistics(None);
-            let pages = self.layers.iter().map(|layer| layer.compressed_page_bytes(store)).sum::<u64>();
-            // The system may drop no pages.
-            all.raw_bytes -= if stored.released_bytes > 0 { pages.min(all.raw_bytes) } else { 0 };
-            all.block_bytes += stored.compressed_bytes + stored.decoded_cache_bytes;
-            all.bytes = all.raw_bytes + all.block_bytes + all.working_bytes;
-        }
+        let stored = self.store.statistics(None);
+        let pages = self.layers.iter().map(|layer| layer.compressed_page_bytes(&self.store)).sum::<u64>();
+        // The system may drop no pages.
+        all.raw_bytes -= if stored.released_bytes > 0 { pages.min(all.raw_bytes) } else { 0 };
+        all.block_bytes += stored.compressed_bytes + stored.decoded_cache_bytes;
+        all.bytes = all.raw_bytes + all.block_bytes + all.working_bytes;
         all
     }
 }

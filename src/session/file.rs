@@ -5,7 +5,7 @@ use super::eviction::{Loaded, SavedEviction};
 use super::layer::{CacheLengths, Layer};
 use super::pins::Pins;
 use super::quant::{Contents, SavedQuant};
-use super::{Session, State, find, made};
+use super::{Session, State, find};
 use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::{Geometry, LayerEntry, PieceBytes, Run, Snapshot};
@@ -74,7 +74,6 @@ impl Session {
                 }
             };
         };
-        let store = made(store)?;
         let mut known = Vec::new();
         for run in store.saved(number).iter().filter(|run| to.piece_sum(run.piece) == Some(run.sum)) {
             // Runs of one piece follow each other; one that is not mapped is read for each call.
@@ -137,7 +136,6 @@ impl Session {
                 }
             }
         }
-        let store = made(store)?;
         let mut attached = Vec::new();
         memory::reserve(&mut attached, loaded.len())?;
         for layer in &mut loaded {
@@ -146,7 +144,7 @@ impl Session {
 
         // Nothing below fails.
         for layer in layers.iter_mut().filter(|own| layer.is_none_or(|number| number == own.number)) {
-            layer.reset(Some(store), budget::offload(budget));
+            layer.reset(store, budget::offload(budget));
         }
         for (from, attached) in loaded.into_iter().zip(attached) {
             let layer = &mut layers[from.number as usize];

@@ -115,8 +115,8 @@ impl Layer {
         wanted
     }
 
-    pub(super) fn close(&mut self, cache: Option<&Cache<'_>>, store: Option<&mut Store>) {
-        if let Some((stored, store)) = self.step.take().and_then(|step| step.stored).zip(store) {
+    pub(super) fn close(&mut self, cache: Option<&Cache<'_>>, store: &mut Store) {
+        if let Some(stored) = self.step.take().and_then(|step| step.stored) {
             self.is_copied |= stored.any_restored();
             store.book(&stored);
         }
@@ -126,7 +126,7 @@ impl Layer {
     }
 
     /// The cache was cleared.
-    pub(super) fn reset(&mut self, store: Option<&mut Store>, offload: Option<&mut Offload>) {
+    pub(super) fn reset(&mut self, store: &mut Store, offload: Option<&mut Offload>) {
         self.lengths = CacheLengths::default();
         self.step = None;
         self.rows = None;
@@ -136,10 +136,8 @@ impl Layer {
         if let Some(quant) = &mut self.quant {
             quant.reset(offload);
         }
-        if let Some(store) = store {
-            store.truncated(self.number, 0);
-            self.lossless.iter_mut().for_each(|lossless| lossless.reset(store));
-        }
+        store.truncated(self.number, 0);
+        self.lossless.iter_mut().for_each(|lossless| lossless.reset(store));
     }
 
     /// Takes what a step has found, and lets blocks leave until the layer holds its share beside so many raw tokens.

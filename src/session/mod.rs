@@ -70,8 +70,7 @@ pub struct Session {
 
 struct State {
     layers: Vec<Layer>,
-    /// `None` where the config compresses nothing and no layer was parked, saved or loaded.
-    store: Option<Store>,
+    store: Store,
     /// Working memory of quantisation.
     encoding: Encoding,
     /// `None` where the config sets none.
@@ -104,9 +103,9 @@ impl Session {
         let store = match &mut config.lossless {
             Some(rules) => {
                 rules.workers = Some(host.workers(rules.workers, most_lanes));
-                Some(Store::with_executor(lossless::settings(rules), host.executor)?)
+                Store::with_executor(lossless::settings(rules), host.executor)?
             }
-            None => None,
+            None => Store::new(Settings::default())?,
         };
         let outlook = config.outlook(layers)?;
         let budget = config.memory.clone().map(Budget::new);
@@ -174,25 +173,23 @@ impl Session {
         self.interrupted.store(false, Ordering::Relaxed);
         let mut stored = None;
         if let Some(cache) = &mut cache {
-            if let Some(store) = store.as_mut() {
-                layer.unpark(store, cache)?;
-            }
-            if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
+            layer.unpark(store, cache)?;
+            if let Some(lossless) = &mut layer.lossless {
                 // An eviction moves tokens, and drops those of blobs for good.
                 if !by_head || layer.eviction.has_plan() || store.has_cut(layer.number) {
                     lossless.restore(store, cache, kv_len)?;
                 }
             }
-            layer.lengths = layer.eviction.begin(cache, store.as_mut(), layer.lengths, &layer.pins)?;
+            layer.lengths = layer.eviction.begin(cache, store, layer.lengths, &layer.pins)?;
             if let Some(quant) = &mut layer.quant {
                 let (eviction, lengths) = (&mut layer.eviction, layer.lengths);
-                layer.lengths = quant.begin(cache, store.as_mut(), eviction, lengths, encoding, share.as_ref());
+                layer.lengths = quant.begin(cache, store, eviction, lengths, encoding, share.as_ref());
             }
-            if let Some(store) = store.as_mut().filter(|_| by_head) {
+            if by_head {
                 stored = store.stored(layer.number, cache.layout)?;
             }
         }
-        if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
+        if let Some(lossless) = &mut layer.lossless {
             lossless.begin(store, cache.as_ref(), layer.lengths.physical);
             if !by_head {
                 lossless.prefetch_next(store);
@@ -233,7 +230,7 @@ impl Session {
         layer.see_step(added);
         lanes.close(layer.number);
         let found = self.attending[at].close();
-        layer.close(Some(&cache), store.as_mut());
+        layer.close(Some(&cache), store);
         let rows = cache.layout.rows();
         let share = budget.as_ref().map(|budget| budget.share(layers, &rows, added, working));
         let layer = &mut layers[at];
@@ -244,17 +241,15 @@ impl Session {
         if layer.eviction.has_released() {
             tail::release_again(&mut cache, kv_len - added, kv_len);
         }
-        if let Some(store) = store {
-            let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
-            let layer = &mut layers[at];
-            let (len, token_bytes) = (layer.lengths.physical, layer.token_bytes());
-            layer.release_again(store, &mut cache);
-            if let Some(lossless) = &mut layer.lossless {
-                lossless.end(store, cache, len, token_bytes, raw_bytes);
-            }
-            if let Some((budget, share)) = budget.as_mut().zip(share) {
-                budget.see_lossless(layer, store, &share);
-            }
+        let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
+        let layer = &mut layers[at];
+        let (len, token_bytes) = (layer.lengths.physical, layer.token_bytes());
+        layer.release_again(store, &mut cache);
+        if let Some(lossless) = &mut layer.lossless {
+            lossless.end(store, cache, len, token_bytes, raw_bytes);
+        }
+        if let Some((budget, share)) = budget.as_mut().zip(share) {
+            budget.see_lossless(layer, store, &share);
         }
         Ok(())
     }
@@ -274,8 +269,8 @@ impl Session {
         }
         lanes.close(layer.number);
         self.attending[layer.number as usize].close();
-        layer.close(cache.as_ref(), store.as_mut());
-        if let Some((mut cache, store)) = cache.zip(store.as_mut()) {
+        layer.close(cache.as_ref(), store);
+        if let Some(mut cache) = cache {
             layer.release_again(store, &mut cache);
             if let Some(lossless) = &mut layer.lossless {
                 lossless.abort(store, cache);
@@ -296,7 +291,7 @@ impl Session {
         if layout::check_pairs(logical, layer.lengths.logical)? < layer.lengths.logical {
             let pins = layer.pins.kept(logical)?;
             let cut = layer.quant.as_mut().map(|quant| quant.cut(logical, &layer.eviction)).transpose()?;
-            layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths, &pins)?;
+            layer.lengths = layer.eviction.keep(logical, &mut cache, store, layer.lengths, &pins)?;
             layer.pins = pins;
             if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
                 let before = quant.blocks().other_bytes();
@@ -322,7 +317,7 @@ impl Session {
             lanes.close(layer.number);
             self.attending[layer.number as usize].close();
             let freed = layer.quant.as_ref().map_or(0, |quant| quant.blocks().other_bytes());
-            layer.reset(store.as_mut(), budget::offload(budget));
+            layer.reset(store, budget::offload(budget));
             budget.iter_mut().for_each(|budget| budget.see_freed(freed));
         }
         Ok(())
@@ -377,7 +372,6 @@ impl Session {
                 "layer {number} has quantised tokens, which cannot be written: keys keep their rotation (attend.h)"
             );
         }
-        let Some(store) = store.as_mut() else { return Ok(()) };
         store.rewritten(number, begin..begin + count)?;
         if let Some((mut lanes, layout)) = lanes.zip(layer.seen_layout()) {
             let stored = store.stored(number, layout)?;
@@ -461,14 +455,6 @@ impl Session {
     pub(crate) fn panic_inside(&self) -> Result<()> {
         let _state = self.state()?;
         panic!("a bug");
-    }
-}
-
-/// The store, made where the config compresses nothing.
-fn made(store: &mut Option<Store>) -> Result<&mut Store> {
-    match store {
-        Some(store) => Ok(store),
-        None => Ok(store.insert(Store::new(Settings::default())?)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Parking a layer while no step is due, and its way back.
 
 use super::layer::Layer;
-use super::{Session, State, find, made};
+use super::{Session, State, find};
 use crate::layout::{self, Cache};
 use crate::status::{Result, bail};
 use crate::store::{Packing, Parked, Store};
@@ -25,7 +25,6 @@ impl Session {
         }
         let Some(mut cache) = cache else { return Ok(Parked::default()) };
         self.lanes.drop_windows(&mut lanes);
-        let store = made(store)?;
         if store.is_parked(layer.number) {
             if store.uncovered(layer.number, 0..kv_len)?.is_empty() {
                 return Ok(Parked::default());

@@ -270,7 +270,7 @@ impl Quant {
     pub(super) fn begin(
         &mut self,
         cache: &mut Cache<'_>,
-        store: Option<&mut Store>,
+        store: &mut Store,
         eviction: &mut Eviction,
         lengths: CacheLengths,
         encoding: &mut Encoding,
@@ -288,7 +288,7 @@ impl Quant {
     fn try_begin(
         &mut self,
         cache: &mut Cache<'_>,
-        store: Option<&mut Store>,
+        store: &mut Store,
         eviction: &mut Eviction,
         lengths: CacheLengths,
         encoding: &mut Encoding,
@@ -334,7 +334,7 @@ impl Quant {
         &mut self,
         shape: Shape,
         cache: &mut Cache<'_>,
-        store: Option<&mut Store>,
+        store: &mut Store,
         eviction: &mut Eviction,
         lengths: CacheLengths,
         encoding: &mut Encoding,

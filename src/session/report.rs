@@ -66,7 +66,7 @@ impl State {
         }
         lengths(&mut metrics, &layers)?;
         eviction(&mut metrics, memory::collect(layers.iter().copied().filter(|l| l.eviction.rules().is_some()))?);
-        let Some(store) = &mut self.store else { return Ok(metrics) };
+        let store = &mut self.store;
         let stats = store.statistics(layer);
         metrics.h2o_parked_raw_bytes = stats.parked_raw_bytes as f64;
         metrics.h2o_parked_bytes = stats.parked_bytes as f64;

@@ -10,7 +10,7 @@ use crate::sys::pages;
 pub(super) fn compact(
     layer: u32,
     cache: &mut Cache<'_>,
-    store: Option<&mut Store>,
+    store: &mut Store,
     before: u32,
     pairs: &[Pair],
 ) -> Result<u64> {
@@ -19,9 +19,7 @@ pub(super) fn compact(
     let behind = cache.layout.range(after, before - after)?;
     // MNN's appends have written to all of the tail of INT8 V.
     let values = if cache.layout.value_sum_bytes() > 0 { cache.layout.tail(after)? } else { behind };
-    if let Some(store) = store {
-        store.compacted(layer, pairs)?;
-    }
+    store.compacted(layer, pairs)?;
     layout::compact(cache, 0, pairs, before)?;
     Ok(layout::release_apart(cache, behind, values, &mut pages::give_back))
 }

@@ -182,7 +182,7 @@ impl Eviction {
     pub(super) fn begin(
         &mut self,
         cache: &mut Cache<'_>,
-        store: Option<&mut Store>,
+        store: &mut Store,
         before: CacheLengths,
         pins: &Pins,
     ) -> Result<CacheLengths> {
@@ -214,7 +214,7 @@ impl Eviction {
         &mut self,
         left: &[Pair],
         cache: &mut Cache<'_>,
-        store: Option<&mut Store>,
+        store: &mut Store,
         before: CacheLengths,
     ) -> Result<CacheLengths> {
         let positions = self.positions.evicted(left)?;
@@ -302,7 +302,7 @@ impl Eviction {
         &mut self,
         logical: &[Pair],
         cache: &mut Cache<'_>,
-        store: Option<&mut Store>,
+        store: &mut Store,
         before: CacheLengths,
         pins: &Pins,
     ) -> Result<CacheLengths> {
@@ -362,7 +362,7 @@ impl Eviction {
         physical: &[Pair],
         positions: PositionMap,
         cache: &mut Cache<'_>,
-        store: Option<&mut Store>,
+        store: &mut Store,
         before: CacheLengths,
     ) -> Result<()> {
         let scores = self.ranking.as_ref().map(|ranking| ranking.scores.kept(physical)).transpose()?;

@@ -117,7 +117,7 @@ fn blocks_encoded_during_a_step_are_released_at_its_end() {
 fn a_damaged_blob_fails_begin_and_the_layer_works_once_it_is_repaired() {
     let mut chat = chat(config("store", 0));
     chat.step(0, 1500);
-    let flip = |chat: &Chat| chat.session.state().unwrap().store.as_mut().unwrap().flip_blobs(1000);
+    let flip = |chat: &Chat| chat.session.state().unwrap().store.flip_blobs(1000);
     flip(&chat);
     let before = chat.hosts[0].all();
     let len = chat.hosts[0].len();
@@ -145,7 +145,7 @@ fn a_failed_block_is_counted_once_and_stays_raw() {
             shortage::set(0, 0);
             let count = chat.total().h2o_lossless_fallback_count;
             failed += count as u32;
-            let stats = chat.session.state().unwrap().store.as_mut().unwrap().statistics(None);
+            let stats = chat.session.state().unwrap().store.statistics(None);
             let done = if mode == "probe" { stats.submitted_blocks } else { stats.released_blocks };
             assert_eq!(count + done as f64, 1.0, "one block, {count} failures");
             assert_eq!(stats.encoded_bytes, stats.submitted_blocks * 256 * 256);

@@ -38,7 +38,7 @@ impl Chat {
         within_a_minute(|| {
             self.step_all(0);
             let mut state = self.session.state().unwrap();
-            state.store.as_mut().unwrap().statistics(None).released_blocks == 5 * self.hosts.len() as u64
+            state.store.statistics(None).released_blocks == 5 * self.hosts.len() as u64
         });
     }
 }
@@ -153,7 +153,7 @@ fn the_next_layer_is_decoded_during_this_one_and_nothing_stays_between_steps() {
             assert_eq!(now.h2o_lossless_prefetch_miss, restored.h2o_lossless_prefetch_miss.max(0.0));
             chat.end(1, 0);
             let mut state = chat.session.state().unwrap();
-            let store = state.store.as_mut().unwrap();
+            let store = &mut state.store;
             assert_eq!((store.statistics(None).decoded_cache_bytes, store.spare_blocks()), (0, 0));
         }
     }
@@ -183,7 +183,7 @@ fn memory_of_a_layer_is_taken_in_its_own_begin_and_by_no_other_call() {
         in_memory(&mut chat);
         chat.begin_whole(0);
         chat.end(0, 0);
-        chat.session.state().unwrap().store.as_mut().unwrap().settle();
+        chat.session.state().unwrap().store.settle();
         assert_eq!(in_memory(&mut chat), 0);
         chat.begin_whole(1);
         assert!(in_memory(&mut chat) > 0);

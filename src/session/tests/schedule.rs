@@ -513,7 +513,7 @@ impl Run {
     /// Released blocks of a layer, and their raw bytes.
     fn released(&self, layer: usize) -> (u64, u64) {
         let mut state = self.session.state().unwrap();
-        let stats = state.store.as_mut().map(|store| store.statistics(Some(layer as u32))).unwrap_or_default();
+        let stats = state.store.statistics(Some(layer as u32));
         (stats.released_blocks, stats.released_raw_bytes)
     }
 

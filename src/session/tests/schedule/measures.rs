@@ -36,10 +36,7 @@ impl Run {
         let mut sums = vec![0.0; SUMS.len()];
         for (number, layer) in self.layers.iter().enumerate() {
             // Before the metrics: a worker may fail between two calls.
-            let failed = match &mut self.session.state().unwrap().store {
-                Some(store) => store.statistics(Some(number as u32)).failed_blocks,
-                None => 0,
-            };
+            let failed = self.session.state().unwrap().store.statistics(Some(number as u32)).failed_blocks;
             let metrics = self.session.metrics(Some(number as u32)).unwrap();
             if layer.idle {
                 assert!(metrics.fields().all(|(_, value)| value.is_nan()), "{metrics:?}");
@@ -91,7 +88,7 @@ impl Run {
         self.coverage.count("blocks refused by a full queue", count("h2o_lossless_backpressure_skip_count"));
 
         let mut state = self.session.state().unwrap();
-        let Some(store) = &mut state.store else { return };
+        let store = &mut state.store;
         let stats = store.statistics(None);
         if !self.settings.restores_heads {
             assert_eq!((stats.released_blocks, stats.released_raw_bytes), (0, 0));
