@@ -138,6 +138,41 @@ fn a_description_makes_a_blob_smaller() {
     assert_eq!(rows.len(), channels.len());
 }
 
+/// Rows of f16 as llama.cpp quantises them: for 32 numbers a scale in f16, then `bits` (8 or 4) for each.
+fn quantised(words: &[u8], bits: u32) -> Vec<u8> {
+    let numbers: Vec<f32> = words.as_chunks().0.iter().map(|word| half::f16::from_le_bytes(*word).to_f32()).collect();
+    let mut out = Vec::new();
+    for block in numbers.chunks(32) {
+        let largest = block.iter().fold(0f32, |most, x| if x.abs() > most.abs() { *x } else { most });
+        let scale = if bits == 8 { largest.abs() / 127.0 } else { largest / -8.0 };
+        out.extend(half::f16::from_f32(scale).to_le_bytes());
+        let part = |x: f32| if scale == 0.0 { 0.0 } else { x / scale };
+        match bits {
+            8 => out.extend(block.iter().map(|x| part(*x).round() as i8 as u8)),
+            _ => {
+                let code = |x: f32| (part(x) + 8.5).clamp(0.0, 15.0) as u8;
+                out.extend((0..16).map(|i| code(block[i]) | code(block[i + 16]) << 4));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn quantised_caches_are_no_larger_at_the_least_effort_than_by_zstd() {
+    for (bits, block) in [(8, 34), (4, 18)] {
+        let [key, value] = ["l1_k", "l1_v"].map(|name| quantised(&tokens(name, 1088), bits));
+        let form = Form::Blocks { dtype: Dtype::F16, block, scale: 2 };
+        let row_bytes = 2 * block as usize;
+        let tensor = |offset| Tensor { offset, rows: 1088, row_bytes, stride: row_bytes, form };
+        let src = [&key[..], &value].concat();
+        let ours = encode(&src, &[tensor(0), tensor(key.len())], 1, 1).len();
+        let mut stock = vec![0; src.len() + 1000];
+        let stock = zstd_safe::compress(&mut stock[..], &src, 3).unwrap();
+        assert!(ours < stock, "{bits} bits: {ours} bytes, ZSTD {stock}, raw {}", src.len());
+    }
+}
+
 /// The efforts of the frozen blobs of `testdata/state/engine.bin`; the last one is without a description.
 const FROZEN: [(&str, i32); 3] = [("state/lanes.mnkv", 1), ("state/v2.mnkv", 3), ("state/opaque.mnkv", 4)];
 

@@ -78,7 +78,7 @@ impl Predictors {
 ///
 /// | effort | format v1 | format v2 |
 /// |---|---|---|
-/// | 1 | planes are stored or Huffman coded as they are | equal rows; 4 channel groups a plane, stored or Huffman coded |
+/// | 1 | planes are stored or Huffman coded as they are | equal rows; 4 channel groups a plane, stored or Huffman coded; words of one byte also as one piece with matches, where that promises much |
 /// | 2, 3 | and with the predictor whose histogram promises most | 8 groups |
 /// | 4 to 6 | and with ZSTD's matches where a sample of the plane promises some | 16 groups, more and smaller units; rows near one of the last 256, or one piece with matches, where that promises much |
 /// | 7, 8 | the two best predictors with every coder | and rows near one of the last 1,024; more groups, each with every coder |

@@ -30,7 +30,7 @@ use table::{Head, Sums};
 /// How to encode, and on how many threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// 1 writes gear lanes, 2 to 9 write gear v2 with that effort.
+    /// 1 writes gear lanes, but for quantised tensors; 2 to 9 write gear v2 with that effort.
     pub effort: Effort,
     /// Threads, the calling one included; 0 = as many as cores.
     pub threads: usize,

@@ -73,7 +73,8 @@ impl Worker {
         let mut len = 0;
         streams::for_each(plan, section, |stream| {
             let words = stream.gather(raw, &mut self.room)?;
-            let format = if effort.get() == 1 { Format::Lanes } else { Format::V2 };
+            // Codes of 4 and 8 bits have no part that a prefix code of single bytes shortens much: rows and channels do.
+            let format = if effort.get() == 1 && !stream.is_of_blocks { Format::Lanes } else { Format::V2 };
             let mut options = Options { effort, head_dim: stream.columns(), ..Options::new(format) };
             let (mut dtype, mut codec) = (stream.dtype, GEAR);
             if stream.is_opaque {

@@ -181,7 +181,8 @@ impl Encoder {
         buffers: &mut Buffers,
     ) -> Result<bool> {
         let form = RowForm { dtype: header.dtype, len: 1 };
-        if effort.get() <= 3 || has_repeats && effort.get() < 7 {
+        // Words of one byte are quickly surveyed.
+        if effort <= Effort::QUICK && form.dtype != Dtype::Int8 || has_repeats && effort < Effort::THOROUGH {
             return Ok(false);
         }
         let plane_len = words.len() / form.bytes();
