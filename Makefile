@@ -79,7 +79,7 @@ test:
 	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" -- store::queue store::marks attend::round
 	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON
 	@$(COMPILE)
-	@cd "$(BUILD)" && $(CTEST) --output-on-failure
+	@cd "$(BUILD)" && $(CTEST) --output-on-failure --parallel $(JOBS)
 
 test-aarch64:
 	@"$(CURDIR)/cmake/aarch64.sh"
