@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <list>
 
 namespace {
@@ -12,6 +14,7 @@ bool memory_loses_a_bit = false;
 }
 #define MNNKV_LLAMA_DAMAGE memory_loses_a_bit
 #include "mnnkv_llama_server.hpp"
+#include "mnnkv_llama_slot_file.hpp"
 
 namespace {
 
@@ -251,6 +254,63 @@ TEST(LlamaServer, LeavesWhatHasNoFewerBitsAsItIs) {
     ASSERT_EQ(saved.data.main.size(), before.data.main.size());
     EXPECT_TRUE(std::equal(before.data.main.begin(), before.data.main.begin() + std::ptrdiff_t(v), saved.data.main.begin()));
     EXPECT_FALSE(same(saved.data.main, before.data.main));
+}
+
+bytes content(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return bytes(std::istreambuf_iterator<char>(file), {});
+}
+
+void write(const std::string& path, const bytes& content) {
+    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
+}
+
+/// What llama.cpp reads where it shall read the file at `path`, and whether that is another file.
+bytes read_back(const std::string& path, bool& decoded) {
+    std::string given = path;
+    const mnnkv_llama::raw_slot_file raw(given);
+    decoded = given != path;
+    return content(given);
+}
+
+TEST(LlamaServer, KeepsASlotsFileAsABlobAndReadsBoth) {
+    SEEDED_DICE(random, 2106);
+    const std::string path = temp_path("slot");
+    const bytes file = state(random, 700);
+    bool decoded = true;
+    write(path, file);
+    EXPECT_TRUE(same(read_back(path, decoded), file));
+    EXPECT_FALSE(decoded) << "a file of llama.cpp is read as it is";
+    const std::size_t size = mnnkv_llama::pack_slot_file(path, file.size());
+    EXPECT_LT(size, file.size() * 3 / 4);
+    EXPECT_EQ(content(path).size(), size);
+    EXPECT_TRUE(same(read_back(path, decoded), file));
+    EXPECT_TRUE(decoded);
+    EXPECT_TRUE(content(path + ".raw").empty()) << "the decoded file is gone";
+    EXPECT_TRUE(content(path + ".mnnkv").empty());
+
+    // llama.cpp gets a damaged blob, which it refuses, and no numbers of it.
+    bytes damaged = content(path);
+    damaged[damaged.size() / 2] ^= 1;
+    write(path, damaged);
+    EXPECT_TRUE(same(read_back(path, decoded), damaged));
+    EXPECT_FALSE(decoded);
+    std::remove(path.c_str());
+}
+
+TEST(LlamaServer, LeavesASlotsFileWhereThereIsNothingToGain) {
+    SEEDED_DICE(random, 2107);
+    const std::string path = temp_path("slot");
+    const bytes noise = random.noise(5000);
+    write(path, noise);
+    EXPECT_EQ(mnnkv_llama::pack_slot_file(path, 5000), 5000u);
+    EXPECT_TRUE(same(content(path), noise));
+    std::remove(path.c_str());
+    EXPECT_EQ(mnnkv_llama::pack_slot_file(path, 7), 7u) << "no file";
+    EXPECT_EQ(mnnkv_llama::pack_slot_file(testing::TempDir(), 7), 7u) << "a folder";
+    bool decoded = true;
+    EXPECT_TRUE(read_back(path, decoded).empty());
+    EXPECT_FALSE(decoded);
 }
 
 TEST(LlamaServer, ConvertsHalvesInOrder) {

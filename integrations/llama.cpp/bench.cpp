@@ -1,11 +1,12 @@
-// Bytes per cached token, and the least time of nine to save and restore, for each type of cache; beside the raw state
-// and zstd-3.
+// Bytes per cached token, and the least time of nine to save and restore, for each type of cache; beside the raw state,
+// zstd-3 and lz4.
 //
 //   bench MODEL.gguf TOKENS [IDS.u16]      tokens: of the file, 16-bit numbers, or arbitrary ones
 //
 // Each restored sequence goes on for 32 tokens with the likeliest one, in a new context. Their logits must be those of
 // the context that was never interrupted, bit for bit. README.md has the lines that build it.
 
+#include <lz4.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -127,6 +128,19 @@ void run(llama_model* model, const cache_kind& kind, const std::vector<llama_tok
     const cost squeeze = measure([&] { len = ZSTD_compress(packed.data(), packed.size(), raw.data(), raw.size(), 3); });
     const cost expand = measure([&] { ZSTD_decompress(back.data(), back.size(), packed.data(), len); });
     print(kind, "zstd-3, one thread", len, raw.size(), prompt.size(), get + squeeze, set + expand, "");
+
+    const int size = static_cast<int>(raw.size());
+    std::vector<char> quick(static_cast<std::size_t>(LZ4_compressBound(size)));
+    const char* const from = reinterpret_cast<const char*>(raw.data());
+    int quick_len = 0;
+    const cost press = measure([&] {
+        quick_len = LZ4_compress_default(from, quick.data(), size, static_cast<int>(quick.size()));
+    });
+    const cost unpress = measure([&] {
+        LZ4_decompress_safe(quick.data(), reinterpret_cast<char*>(back.data()), quick_len, size);
+    });
+    print(kind, "lz4, one thread", static_cast<std::size_t>(quick_len), raw.size(), prompt.size(), get + press,
+          set + unpress, "");
 
     struct blob_of {
         int effort;
