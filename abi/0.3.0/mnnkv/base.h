@@ -21,9 +21,9 @@ typedef int32_t mnnkv_status;
 const char *mnnkv_status_name(mnnkv_status status);
 const char *mnnkv_last_error(void);
 #define MNNKV_VERSION_MAJOR 0
-#define MNNKV_VERSION_MINOR 2
+#define MNNKV_VERSION_MINOR 3
 #define MNNKV_VERSION_PATCH 0
-#define MNNKV_VERSION_NUMBER 200
+#define MNNKV_VERSION_NUMBER 300
 #define MNNKV_ABI_VERSION 1
 uint32_t mnnkv_version(void);
 uint32_t mnnkv_abi_version(void);
