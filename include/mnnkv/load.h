@@ -120,26 +120,25 @@ static void mnnkv_load_own_path(char *path, size_t size) {
 #endif
 
 /// Opens the file that path, the environment or the own folder names; else the system's.
-static void *mnnkv_load_library(const char *path) {
-    char beside[4096];
+static const char *mnnkv_load_path(const char *path, char *beside, size_t size) {
     char *name;
     FILE *file;
     if (!path || !*path) {
         path = getenv("MNNKV_LIBRARY");
     }
     if (path && *path) {
-        return mnnkv_load_open(path);
+        return path;
     }
-    mnnkv_load_own_path(beside, sizeof beside - sizeof MNNKV_LOAD_NAME);
+    mnnkv_load_own_path(beside, size - sizeof MNNKV_LOAD_NAME);
     name = strrchr(beside, MNNKV_LOAD_SEPARATOR);
     name = name ? name + 1 : beside;
     memcpy(name, MNNKV_LOAD_NAME, sizeof MNNKV_LOAD_NAME);
     file = name > beside ? fopen(beside, "rb") : NULL;
     if (file) {
         fclose(file);
-        return mnnkv_load_open(beside);
+        return beside;
     }
-    return mnnkv_load_open(MNNKV_LOAD_NAME);
+    return MNNKV_LOAD_NAME;
 }
 
 static struct mnnkv_functions {
@@ -610,19 +609,21 @@ MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
     const size_t size = sizeof(void (*)(void)), count = sizeof mnnkv_load_names / sizeof *mnnkv_load_names;
     struct mnnkv_functions found;
     void (*function)(void) = NULL;
+    char beside[4096];
     void *opened;
     size_t i;
     if (mnnkv_loaded.abi_version) {
         return NULL;
     }
-    opened = mnnkv_load_library(path);
+    path = mnnkv_load_path(path, beside, sizeof beside);
+    opened = mnnkv_load_open(path);
     if (!opened) {
         return mnnkv_load_why;
     }
     mnnkv_load_find(opened, "mnnkv_abi_version", &found.abi_version);
     if (!found.abi_version || found.abi_version() != MNNKV_ABI_VERSION) {
         const unsigned abi = found.abi_version ? (unsigned)found.abi_version() : 0;
-        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "the library has ABI %u; %u expected, of libmnnkv", abi,
+        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s has ABI %u; %u expected, of libmnnkv", path, abi,
                  (unsigned)MNNKV_ABI_VERSION);
         mnnkv_load_close(opened);
         return mnnkv_load_why;
@@ -631,7 +632,7 @@ MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
         mnnkv_load_find(opened, mnnkv_load_names[i], &function);
         if (!function) {
             snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s is of another version than mnnkv.h: it has no %s",
-                     path ? path : "libmnnkv", mnnkv_load_names[i]);
+                     path, mnnkv_load_names[i]);
             mnnkv_load_close(opened);
             return mnnkv_load_why;
         }

@@ -95,24 +95,23 @@ static void mnnkv_load_own_path(char *path, size_t size) {
 #endif
 
 /// Opens the file that path, the environment or the own folder names; else the system's.
-static void *mnnkv_load_library(const char *path) {
-    char beside[4096];
+static const char *mnnkv_load_path(const char *path, char *beside, size_t size) {
     char *name;
     FILE *file;
     if (!path || !*path) {
         path = getenv("MNNKV_LIBRARY");
     }
     if (path && *path) {
-        return mnnkv_load_open(path);
+        return path;
     }
-    mnnkv_load_own_path(beside, sizeof beside - sizeof MNNKV_LOAD_NAME);
+    mnnkv_load_own_path(beside, size - sizeof MNNKV_LOAD_NAME);
     name = strrchr(beside, MNNKV_LOAD_SEPARATOR);
     name = name ? name + 1 : beside;
     memcpy(name, MNNKV_LOAD_NAME, sizeof MNNKV_LOAD_NAME);
     file = name > beside ? fopen(beside, "rb") : NULL;
     if (file) {
         fclose(file);
-        return mnnkv_load_open(beside);
+        return beside;
     }
-    return mnnkv_load_open(MNNKV_LOAD_NAME);
+    return MNNKV_LOAD_NAME;
 }
