@@ -8,6 +8,7 @@ mod dump;
 mod evaluate;
 mod failure;
 mod gate;
+mod input;
 mod inspect;
 mod output;
 mod pages;

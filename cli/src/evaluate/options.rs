@@ -1,6 +1,7 @@
 //! Values of the flags of `mnnkv evaluate`.
 
 use crate::failure::Failure;
+use crate::input;
 use mnnkv::gear::{Effort, Format, Pairing};
 use mnnkv::session::config::{Config, EvictionRules, LosslessRules};
 use mnnkv_replay::codec::{Encoding, Hint};
@@ -226,17 +227,8 @@ fn parse(keys: &Keys) -> Result<(Config, Vec<String>), Failure> {
 }
 
 fn read_config(path: &Path) -> Result<Keys, Failure> {
-    let failed = |e: &dyn std::fmt::Display| Failure(format!("{}: {e}", path.display()));
-    let file = std::fs::metadata(path).map_err(|e| failed(&e))?;
-    if !file.is_file() {
-        return Err(failed(&"is no regular file; a config expected"));
-    }
-    let len = file.len();
-    if len > MAX_CONFIG {
-        return Err(failed(&format!("has {len} bytes; a config of at most {MAX_CONFIG} expected")));
-    }
-    let text = std::fs::read(path).map_err(|e| failed(&e))?;
-    let keys: Keys = serde_json::from_slice(&text).map_err(|e| failed(&e))?;
+    let text = input::bytes(path, MAX_CONFIG)?;
+    let keys: Keys = serde_json::from_slice(&text).map_err(|e| Failure(format!("{}: {e}", path.display())))?;
     Ok(keys.into_iter().filter(|(key, _)| is_ours(key)).collect())
 }
 

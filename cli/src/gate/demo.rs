@@ -4,6 +4,8 @@ use super::cells::{Column, Place, Row};
 use super::metrics::{self, shown};
 use super::table::Thresholds;
 use super::verdict::{Fact, Gate, Verdict, best, mean};
+use crate::input;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 type Object = Map<String, Value>;
@@ -53,63 +55,68 @@ struct Side {
     failures: Vec<String>,
 }
 
+/// Runs of both sides as JSON.
+#[derive(Deserialize)]
+struct Runs {
+    baseline: Entries,
+    candidate: Entries,
+}
+
+#[derive(Deserialize)]
+struct Entries {
+    runs: Vec<Entry>,
+}
+
+/// A run as JSON.
+#[derive(Deserialize)]
+struct Entry {
+    prompt: String,
+    bucket: Option<String>,
+    effective_return_code: Option<f64>,
+    return_code: Option<f64>,
+    reason: Option<String>,
+    metrics: Option<Object>,
+    decode_tps: Option<f64>,
+}
+
 /// Reads an object with runs of baseline and candidate, or a report. `None` if it is neither.
 pub fn read(object: &Object, place: &Place) -> Result<Option<Demo>, String> {
-    let run_order = |o: &Object| o.get("run_order").and_then(Value::as_str).unwrap_or("baseline_first").to_owned();
-    let sides = SIDES.map(|side| object.get(side).and_then(|v| v.get("runs")));
-    if let [Some(baseline), Some(candidate)] = sides {
-        let order = object.get("report").and_then(Value::as_object).map_or_else(|| run_order(object), run_order);
-        let source = Source::Runs([runs(baseline, place, "baseline")?, runs(candidate, place, "candidate")?]);
-        return Ok(Some(Demo { place: place.clone(), source, run_order: order }));
-    }
-    if object.contains_key("bucket_report") || object.contains_key("candidate_decode_tps_avg") {
-        let source = Source::Report(Box::new(report_figures(object, place)?));
-        return Ok(Some(Demo { place: place.clone(), source, run_order: run_order(object) }));
-    }
-    Ok(None)
+    let run_order = |o: &Object| o.get("run_order").and_then(Value::as_str).map(str::to_owned);
+    let of_report = object.get("report").and_then(Value::as_object).and_then(run_order);
+    let run_order = of_report.or_else(|| run_order(object)).unwrap_or_else(|| "baseline_first".into());
+    let source = if SIDES.iter().all(|side| object.get(*side).is_some_and(|side| side.get("runs").is_some())) {
+        let Runs { baseline, candidate } = input::typed(object).map_err(|e| format!("{place}: {e}"))?;
+        Source::Runs([baseline.read("baseline", place)?, candidate.read("candidate", place)?])
+    } else if object.contains_key("bucket_report") || object.contains_key("candidate_decode_tps_avg") {
+        Source::Report(Box::new(report_figures(object, place)?))
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(Demo { place: place.clone(), source, run_order }))
 }
 
-fn runs(list: &Value, place: &Place, side: &str) -> Result<Vec<Run>, String> {
-    let at = |i: usize| Place {
-        file: place.file.clone(),
-        at: format!("{}.{side}.runs[{i}]", place.at).trim_matches('.').into(),
-    };
-    let Some(list) = list.as_array() else {
-        return Err(format!("{}: {side}.runs is {}; a list expected", place.file, shown(list)));
-    };
-    list.iter().enumerate().map(|(i, run)| one_run(run, at(i))).collect()
+impl Entries {
+    fn read(self, side: &str, place: &Place) -> Result<Vec<Run>, String> {
+        let at = |i: usize| format!("{}.{side}.runs[{i}]", place.at).trim_matches('.').into();
+        let run = |(i, entry): (usize, Entry)| entry.read(Place { file: place.file.clone(), at: at(i) });
+        self.runs.into_iter().enumerate().map(run).collect()
+    }
 }
 
-fn one_run(value: &Value, place: Place) -> Result<Run, String> {
-    let Some(object) = value.as_object() else {
-        return Err(format!("{place} is {}; an object expected", shown(value)));
-    };
-    let text = |key: &str| match object.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(other) => Err(format!("{place}.{key} is {}; a string expected", shown(other))),
-    };
-    let Some(prompt) = text("prompt")? else { return Err(format!("{place}.prompt is absent")) };
-    let bucket = text("bucket")?.unwrap_or_else(|| bucket_of(&prompt));
-    let code = match metrics::number(object, "effective_return_code", &place)? {
-        Some(code) => code,
-        None => metrics::number(object, "return_code", &place)?.unwrap_or(0.0),
-    };
-    let empty = Value::Object(Object::new());
-    let metrics = object.get("metrics").filter(|m| !m.is_null()).unwrap_or(&empty);
-    let row = metrics::row(object, metrics, place.clone())?;
-    let decode_tps = match metrics.as_object().map(|m| metrics::decode_speed(m, &place)).transpose()?.flatten() {
-        Some(speed) => speed,
-        None => metrics::number(object, "decode_tps", &place)?.unwrap_or(0.0),
-    };
-    let measured = metrics.as_object().is_some_and(|m| !m.is_empty());
-    let reason = text("reason")?.filter(|reason| reason != "ok");
-    let failure = match (code == 0.0, measured) {
-        (true, true) => None,
-        (true, false) => Some(reason.unwrap_or_else(|| "no metrics".into())),
-        (false, _) => Some(reason.unwrap_or_else(|| format!("exit code {code}"))),
-    };
-    Ok(Run { prompt, bucket, failure, decode_tps, row })
+impl Entry {
+    fn read(self, place: Place) -> Result<Run, String> {
+        let metrics = self.metrics.unwrap_or_default();
+        let code = self.effective_return_code.or(self.return_code).unwrap_or(0.0);
+        let reason = self.reason.filter(|reason| reason != "ok");
+        let failure = match (code == 0.0, metrics.is_empty()) {
+            (true, false) => None,
+            (true, true) => Some(reason.unwrap_or_else(|| "no metrics".into())),
+            (false, _) => Some(reason.unwrap_or_else(|| format!("exit code {code}"))),
+        };
+        let decode_tps = metrics::decode_speed(&metrics, &place)?.or(self.decode_tps).unwrap_or(0.0);
+        let bucket = self.bucket.unwrap_or_else(|| bucket_of(&self.prompt));
+        Ok(Run { bucket, failure, decode_tps, row: metrics::row(&metrics, &metrics, place)?, prompt: self.prompt })
+    }
 }
 
 /// `128` of `prompt_128_1.txt`.

@@ -136,11 +136,11 @@ impl Runtime<'_> {
         add("kv_fallback_clean_pass", Fact::Flag(self.clean()));
         add("kv_async_activity_required", Fact::Flag(self.workers_required()));
         add("kv_async_activity_pass", Fact::Flag(self.workers_active()));
-        add("kv_invalid_log_count", Fact::Number(Some(self.bad_lines.len() as f64), 0));
+        add("kv_invalid_log_count", Fact::Number(Some(self.inputs.bad_lines.len() as f64), 0));
         add("kv_invalid_log_max_allowed", Fact::Number(Some(limits.number("max-kv-invalid-log-lines")), 0));
         add("kv_invalid_log_pass", Fact::Flag(self.logs_pass()));
         let examples =
-            self.bad_lines.iter().take(QUOTED).map(|bad| quoted(&format!("{}: {}", bad.place.file, bad.text)));
+            self.inputs.bad_lines.iter().take(QUOTED).map(|bad| quoted(&format!("{}: {}", bad.place.file, bad.text)));
         add("kv_invalid_log_examples", list(examples));
         add("kv_content_consistency_pass", pass("kv_content_consistency_pass"));
         add("overall_pass", Fact::Flag(verdict.passed()));
@@ -166,8 +166,8 @@ impl Runtime<'_> {
             add("decode_pass", pass("decode_pass"));
         }
         for (offline, keys) in [
-            (self.upper, ["upper_selected_entries", "upper_selected_layers", "upper_json"]),
-            (self.online, ["online_selected_entries", "online_selected_layers", "online_json"]),
+            (&self.inputs.upper, ["upper_selected_entries", "upper_selected_layers", "upper_json"]),
+            (&self.inputs.online, ["online_selected_entries", "online_selected_layers", "online_json"]),
         ] {
             let Some(offline) = offline else { continue };
             add(keys[0], Fact::Text(offline.entries.to_string()));

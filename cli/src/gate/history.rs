@@ -1,14 +1,24 @@
 //! The rolling decode baseline: a file of JSON lines, one per run.
 
-use super::cells::Place;
 use super::judge::aggregate;
-use super::{metrics, read};
-use serde_json::{Value, json};
+use crate::input;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Runs that the median is taken of, at most and at least.
 const LAST: usize = 8;
 const LEAST: usize = 3;
+
+/// A run.
+#[derive(Deserialize, Serialize)]
+pub struct Entry {
+    pub key: String,
+    pub decode_tps: f64,
+    #[serde(default)]
+    pub passed: bool,
+    #[serde(default)]
+    pub compressed: bool,
+}
 
 /// The median speed of the key's last runs, with their number; `None` if there are too few.
 ///
@@ -17,22 +27,12 @@ pub fn baseline(path: &Path, key: &str, faithful: bool) -> Result<Option<(f64, u
     if !path.exists() {
         return Ok(None);
     }
-    let file = read::name(path);
     let mut speeds = Vec::new();
-    for (n, line) in read::text(path)?.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let place = Place { file: file.clone(), at: (n + 1).to_string() };
-        let value: Value =
-            serde_json::from_str(line).map_err(|e| format!("{place}: not JSON, at column {}", e.column()))?;
-        let Some(object) = value.as_object() else { return Err(format!("{place}: not an object")) };
-        let Some(speed) = metrics::number(object, "decode_tps", &place)? else {
-            return Err(format!("{place}.decode_tps is absent"));
-        };
-        let Some(own) = object.get("key").and_then(Value::as_str) else {
-            return Err(format!("{place}.key is no string"));
-        };
-        let is = |name: &str| object.get(name).and_then(Value::as_bool).unwrap_or(false);
-        if own == key && speed > 0.0 && (faithful || (is("passed") && !is("compressed"))) {
-            speeds.push(speed);
+    for (n, line) in input::text(path)?.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let run: Entry = input::typed(&mut serde_json::Deserializer::from_str(line))
+            .map_err(|e| format!("{}:{}: {e}", input::name(path), n + 1))?;
+        if run.key == key && run.decode_tps > 0.0 && (faithful || (run.passed && !run.compressed)) {
+            speeds.push(run.decode_tps);
         }
     }
     let last = &speeds[speeds.len().saturating_sub(LAST)..];
@@ -40,11 +40,10 @@ pub fn baseline(path: &Path, key: &str, faithful: bool) -> Result<Option<(f64, u
 }
 
 /// The text of the history with one more run.
-pub fn with(path: &Path, key: &str, speed: f64, passed: bool, compressed: bool) -> Result<String, String> {
-    let mut text = if path.exists() { read::text(path)? } else { String::new() };
+pub fn with(path: &Path, run: &Entry) -> Result<String, String> {
+    let mut text = if path.exists() { input::text(path)? } else { String::new() };
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
-    let entry = json!({ "key": key, "decode_tps": speed, "passed": passed, "compressed": compressed });
-    Ok(text + &format!("{entry}\n"))
+    Ok(text + &serde_json::to_string(run).map_err(|e| e.to_string())? + "\n")
 }

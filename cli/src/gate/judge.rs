@@ -1,18 +1,14 @@
 //! Gates over the rows of one runtime case: rows and thresholds in, verdict out.
 
 use super::cells::{Cell, Column, Row};
-use super::read::Offline;
+use super::read::Inputs;
 use super::table::{self, ROWS, Rule, Thresholds, Value};
-use super::tables::BadLine;
 use super::verdict::{Gate, Verdict, best, fixed, mean, percentile};
 use serde_json::json;
 
 /// All that the gates of a runtime case read.
 pub struct Runtime<'a> {
-    pub rows: &'a [Row],
-    pub upper: Option<&'a Offline>,
-    pub online: Option<&'a Offline>,
-    pub bad_lines: &'a [BadLine],
+    pub inputs: &'a Inputs,
     pub limits: &'a Thresholds,
     /// Decode speed without compression, if it is known.
     pub baseline: Option<f64>,
@@ -73,7 +69,7 @@ impl Runtime<'_> {
     }
 
     pub fn numbers(&self, column: Column) -> impl Iterator<Item = f64> {
-        self.rows.iter().filter_map(move |row| row.number(column))
+        self.inputs.rows.iter().filter_map(move |row| row.number(column))
     }
 
     /// The maximum. An absent column is 0 in the reference.
@@ -102,14 +98,14 @@ impl Runtime<'_> {
 
     /// Returns the place and text of the first cell of a column without a number.
     fn bad(&self, column: Column) -> Option<String> {
-        self.rows.iter().find_map(|row| match row.cell(column) {
+        self.inputs.rows.iter().find_map(|row| match row.cell(column) {
             Cell::Bad(text) => Some(format!("{}, {}: {text:?} is not a finite number", row.place, column.name())),
             _ => None,
         })
     }
 
     fn place_of(&self, column: Column, value: Option<f64>) -> String {
-        let row = self.rows.iter().find(|row| row.number(column) == value);
+        let row = self.inputs.rows.iter().find(|row| row.number(column) == value);
         row.map_or_else(|| "no row".into(), |row| row.place.to_string())
     }
 
@@ -122,11 +118,11 @@ impl Runtime<'_> {
 
     /// The first row without a figure.
     fn without(&self, column: Column) -> Option<&Row> {
-        self.rows.iter().find(|row| matches!(row.cell(column), Cell::Unmeasured | Cell::Absent))
+        self.inputs.rows.iter().find(|row| matches!(row.cell(column), Cell::Unmeasured | Cell::Absent))
     }
 
     fn is_absent(&self, column: Column) -> bool {
-        self.rows.iter().all(|row| *row.cell(column) == Cell::Absent)
+        self.inputs.rows.iter().all(|row| *row.cell(column) == Cell::Absent)
     }
 
     fn at_least(&self, column: Column, target: f64) -> Check {
@@ -189,16 +185,17 @@ impl Runtime<'_> {
             return Err(bad);
         }
         let active = |row: &&Row| columns.iter().any(|c| row.number(*c).is_some_and(|n| n > 0.0));
-        let idle: Vec<String> = self.rows.iter().filter(|row| !active(row)).map(|row| row.place.to_string()).collect();
+        let idle: Vec<String> =
+            self.inputs.rows.iter().filter(|row| !active(row)).map(|row| row.place.to_string()).collect();
         let names = columns.iter().map(|c| c.name()).collect::<Vec<_>>().join(" and ");
         match idle.len() {
             // With NaN in front the reference's maximum is no activity.
-            n if n == self.rows.len() => Err(format!("{names} is 0 or not measured in every row")),
+            n if n == self.inputs.rows.len() => Err(format!("{names} is 0 or not measured in every row")),
             _ if self.faithful && columns.iter().all(|c| self.best(*c).is_none_or(|best| best.is_nan())) => {
                 Err(format!("{names} is NaN"))
             }
             0 => Ok(String::new()),
-            n => Ok(format!("none in {n} of {} rows, first {}", self.rows.len(), idle[0])),
+            n => Ok(format!("none in {n} of {} rows, first {}", self.inputs.rows.len(), idle[0])),
         }
     }
 
@@ -207,7 +204,7 @@ impl Runtime<'_> {
         if !self.faithful {
             return Selected { source: "runtime", value: self.worst(Column::Lossless) };
         }
-        match (self.online, self.upper) {
+        match (&self.inputs.online, &self.inputs.upper) {
             (Some(online), _) => Selected { source: "offline_online_sim", value: Some(online.ratio) },
             (None, Some(upper)) => Selected { source: "offline_upper_bound", value: Some(upper.ratio) },
             (None, None) => Selected { source: "runtime", value: self.mean(Column::Lossless) },
@@ -227,7 +224,7 @@ impl Runtime<'_> {
 
     /// All layers: from metrics per layer, else from the shares of front and deep layers.
     fn joint(&self) -> Option<f64> {
-        if let Some(worst) = self.rows.iter().filter_map(|row| row.joint).reduce(f64::min) {
+        if let Some(worst) = self.inputs.rows.iter().filter_map(|row| row.joint).reduce(f64::min) {
             return Some(worst);
         }
         let (layers, front) = (self.limits.number("layers"), self.limits.number("front-layers"));
@@ -253,7 +250,7 @@ impl Runtime<'_> {
             Cell::Number(speed) => Some(speed),
             _ => None,
         };
-        self.rows.iter().filter_map(speed).collect()
+        self.inputs.rows.iter().filter_map(speed).collect()
     }
 
     /// One speed out of those of all rows.
@@ -269,7 +266,7 @@ impl Runtime<'_> {
 
     /// Returns the place and text of the first decode speed without a number.
     pub fn bad_speed(&self) -> Option<String> {
-        self.rows.iter().find_map(|row| match &row.decode {
+        self.inputs.rows.iter().find_map(|row| match &row.decode {
             Cell::Bad(text) => Some(format!("{}, decode speed: {text:?} is not a finite number", row.place)),
             _ => None,
         })
@@ -292,12 +289,12 @@ impl Runtime<'_> {
 
     /// The first row of a table without a decode speed.
     fn speedless(&self) -> Option<&Row> {
-        self.rows.iter().find(|row| row.decode == Cell::Unmeasured)
+        self.inputs.rows.iter().find(|row| row.decode == Cell::Unmeasured)
     }
 
     /// Store columns that some row lacks; for the reference, those that no row has.
     pub fn missing(&self) -> Vec<&'static str> {
-        let any = |column: Column| self.rows.iter().any(|row| *row.cell(column) == Cell::Absent);
+        let any = |column: Column| self.inputs.rows.iter().any(|row| *row.cell(column) == Cell::Absent);
         let absent = |column: &Column| if self.faithful { self.is_absent(*column) } else { any(*column) };
         Column::STORE.into_iter().filter(absent).map(Column::name).collect()
     }
@@ -343,7 +340,7 @@ impl Runtime<'_> {
     }
 
     pub fn logs_pass(&self) -> bool {
-        self.bad_lines.len() as f64 <= self.limits.number("max-kv-invalid-log-lines")
+        self.inputs.bad_lines.len() as f64 <= self.limits.number("max-kv-invalid-log-lines")
     }
 
     fn consistency(&self) -> Check {
@@ -359,8 +356,13 @@ impl Runtime<'_> {
             causes.push("no worker was used".into());
         }
         if !self.logs_pass() {
-            let first = &self.bad_lines[0];
-            causes.push(format!("{} bad log lines, first {}: {}", self.bad_lines.len(), first.place, first.text));
+            let first = &self.inputs.bad_lines[0];
+            causes.push(format!(
+                "{} bad log lines, first {}: {}",
+                self.inputs.bad_lines.len(),
+                first.place,
+                first.text
+            ));
         }
         if causes.is_empty() { Ok(String::new()) } else { Err(causes.join("; ")) }
     }
@@ -422,13 +424,13 @@ impl Runtime<'_> {
         };
         let product = self.worst(Column::Lossy).zip(self.selected().value).map(|(lossy, lossless)| lossy * lossless);
         let figures = [
-            ("rows", json!(self.rows.len())),
+            ("rows", json!(self.inputs.rows.len())),
             ("lossy_best", json!(self.best(Column::Lossy))),
             ("lossy_worst", json!(self.worst(Column::Lossy))),
             ("lossless_runtime_best", json!(self.best(Column::Lossless))),
             ("lossless_runtime_worst", json!(self.worst(Column::Lossless))),
-            ("lossless_offline_online_sim", json!(self.online.map(|o| o.ratio))),
-            ("lossless_offline_aggregate", json!(self.upper.map(|o| o.ratio))),
+            ("lossless_offline_online_sim", json!(self.inputs.online.as_ref().map(|o| o.ratio))),
+            ("lossless_offline_aggregate", json!(self.inputs.upper.as_ref().map(|o| o.ratio))),
             ("joint_whole_cache", json!(self.joint())),
             ("reference_product", json!(product)),
             ("store_decomp_us", latencies(Column::Decomp)),

@@ -2,6 +2,8 @@
 
 use super::cells::{Cell, Column, Place, Row};
 use super::tables::scaled;
+use crate::input;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;
@@ -42,10 +44,7 @@ pub fn shown(value: &Value) -> String {
 }
 
 /// The row of one run. `host` is the object around the metrics.
-pub fn row(host: &Object, metrics: &Value, place: Place) -> Result<Row, String> {
-    let Some(metrics) = metrics.as_object() else {
-        return Err(format!("{place} is {}; an object expected", shown(metrics)));
-    };
+pub fn row(host: &Object, metrics: &Object, place: Place) -> Result<Row, String> {
     let mut row = Row::new(place.clone(), String::new());
     Column::all().for_each(|column| row.set(column, Cell::Unmeasured));
     for (name, _) in metrics {
@@ -71,27 +70,27 @@ pub fn decode_speed(metrics: &Object, place: &Place) -> Result<Option<f64>, Stri
     Ok(tokens.zip(time).map(|(tokens, us)| if us > 0.0 { tokens / (us / 1e6) } else { 0.0 }))
 }
 
+/// A layer of the metrics.
+#[derive(Deserialize)]
+struct Layer {
+    h2o_logical_tokens: Option<f64>,
+    h2o_physical_tokens: Option<f64>,
+    h2o_lossless_ratio: Option<f64>,
+}
+
 /// Raw over kept bytes of all layers. Layers have rows of equal length.
 fn joint(metrics: &Object, place: &Place) -> Result<Option<f64>, String> {
-    let layers = match metrics.get("layers") {
-        None => return Ok(None),
-        Some(Value::Array(layers)) => layers,
-        Some(other) => return Err(format!("{place}.layers is {}; a list expected", shown(other))),
-    };
+    let Some(layers) = metrics.get("layers") else { return Ok(None) };
+    let layers: Vec<Layer> = input::typed(layers).map_err(|e| format!("{place}.layers{e}"))?;
     let (mut raw, mut kept) = (0.0, 0.0);
     for (i, layer) in layers.iter().enumerate() {
-        let place = Place { file: place.file.clone(), at: format!("{}.layers[{i}]", place.at) };
-        let Some(layer) = layer.as_object() else {
-            return Err(format!("{place} is {}; an object expected", shown(layer)));
-        };
-        let Some(logical) = number(layer, "h2o_logical_tokens", &place)? else { return Ok(None) };
-        let physical = number(layer, "h2o_physical_tokens", &place)?.unwrap_or(logical);
-        let lossless = number(layer, "h2o_lossless_ratio", &place)?.unwrap_or(1.0);
+        let Some(logical) = layer.h2o_logical_tokens else { return Ok(None) };
+        let lossless = layer.h2o_lossless_ratio.unwrap_or(1.0);
         if lossless <= 0.0 {
-            return Err(format!("{place}.h2o_lossless_ratio is {lossless}; above 0 expected"));
+            return Err(format!("{place}.layers[{i}].h2o_lossless_ratio is {lossless}; above 0 expected"));
         }
         raw += logical;
-        kept += physical / lossless;
+        kept += layer.h2o_physical_tokens.unwrap_or(logical) / lossless;
     }
     Ok((kept > 0.0).then(|| raw / kept))
 }

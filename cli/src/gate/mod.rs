@@ -29,6 +29,7 @@ mod toml;
 mod verdict;
 
 use crate::failure::Failure;
+use crate::input;
 use crate::output::{Output, table as columns, visible, write_files};
 use cells::Column;
 use clap::Args;
@@ -39,7 +40,8 @@ use read::Inputs;
 use std::path::{Path, PathBuf};
 use summary::Case;
 use table::{Thresholds, Value, index};
-use toml::{CaseEntry, Chosen};
+use toml::{Chosen, Entry, Manifest};
+use verdict::Verdict;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -110,8 +112,8 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let mut files = Vec::new();
     let cases = match (&arguments.ppl[..], &arguments.manifest) {
         ([baseline, candidate], _) => vec![perplexity(arguments, baseline, candidate)?],
-        (_, Some(manifest)) => suite(arguments, manifest, &mut files)?,
-        _ => single(arguments, &mut files)?,
+        (_, Some(path)) => suite(arguments, toml::manifest(path)?, &mut files)?,
+        _ => suite(arguments, Manifest { cases: vec![arguments.entry()], ..Manifest::default() }, &mut files)?,
     };
     if cases.is_empty() {
         nothing("nothing to judge: the inputs have no run, report or result of evaluate");
@@ -121,7 +123,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     }
     let object = summary::object(&cases, arguments.faithful);
     if let Some(path) = &arguments.markdown {
-        let json = arguments.summary.as_deref().map(read::name);
+        let json = arguments.summary.as_deref().map(input::name);
         let page = match &cases[..] {
             [case] if arguments.manifest.is_none() => case.page.clone(),
             cases => summary::markdown(cases, json.as_deref()),
@@ -138,6 +140,18 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
 }
 
 impl Arguments {
+    /// The case that the command line names.
+    fn entry(&self) -> Entry {
+        Entry {
+            name: self.case.clone().unwrap_or_default(),
+            results: self.results.clone(),
+            upper_json: self.upper_json.clone(),
+            online_json: self.online_json.clone(),
+            summary: self.markdown.as_deref().map(input::name).unwrap_or_default(),
+            ..Entry::default()
+        }
+    }
+
     /// An output must not take the place of an input; the history is both.
     fn refuse_inputs(&self, files: &[Pending]) -> Result<(), Failure> {
         let real = |path: &Path| std::fs::canonicalize(path).ok();
@@ -182,56 +196,13 @@ fn set(limits: &mut Thresholds, flag: &str, value: Value) {
 }
 
 fn perplexity(arguments: &Arguments, baseline: &Path, candidate: &Path) -> Result<Case, Failure> {
-    let limits = limits(arguments, &[])?;
-    let verdict = ppl::judge([baseline, candidate], &limits)?;
-    Ok(Case {
-        name: arguments.case.clone().unwrap_or_else(|| "perplexity".into()),
-        mode: String::new(),
-        page: page::other(&verdict),
-        verdict,
-        summary: String::new(),
-        console_log: String::new(),
-        report_json: String::new(),
-        return_code: 0,
-        report: None,
-    })
+    let verdict = ppl::judge([baseline, candidate], &limits(arguments, &[])?)?;
+    let entry = Entry { name: arguments.case.clone().unwrap_or_else(|| "perplexity".into()), ..Entry::default() };
+    Ok(Case { entry, mode: String::new(), page: page::other(&verdict), verdict, report: None })
 }
 
 /// A file to write.
 type Pending = (PathBuf, String);
-
-fn single(arguments: &Arguments, files: &mut Vec<Pending>) -> Result<Vec<Case>, Failure> {
-    let mut inputs = read::inputs(&arguments.results, arguments.faithful)?;
-    if let Some(path) = &arguments.upper_json {
-        inputs.upper = Some(read::offline_file(path)?);
-    }
-    if let Some(path) = &arguments.online_json {
-        inputs.online = Some(read::offline_file(path)?);
-    }
-    let mut limits = limits(arguments, &[])?;
-    let mut warnings = std::mem::take(&mut inputs.warnings);
-    if let (Some((file, _)), false) = (inputs.evaluations.first(), inputs.rows.is_empty()) {
-        warnings.push(format!("{file}: a result of evaluate judges nothing beside a run"));
-    }
-    let key =
-        arguments.history_key.clone().or_else(|| inputs.rows.first().map(|row| row.key.clone())).unwrap_or_default();
-    let baseline = baseline(arguments, &mut limits, &key, &mut warnings)?;
-    let mut cases = judge(arguments, &inputs, &limits, baseline);
-    if let Some(case) = cases.first_mut() {
-        case.verdict.warnings.splice(0..0, warnings);
-    }
-    if let (Some(history), [case, ..]) = (arguments.history.as_deref().filter(|_| arguments.history_append), &cases[..])
-    {
-        let run = runtime(&inputs, &limits, baseline, arguments.faithful);
-        let above = |column| run.best(column).is_some_and(|ratio| ratio > 1.0);
-        let compressed = above(Column::Lossy) || above(Column::Lossless);
-        let speed = run.speed(limits.word("decode-gate-aggregation")).filter(|speed| *speed > 0.0);
-        if let Some(speed) = speed.filter(|_| arguments.faithful || (case.passed() && !compressed)) {
-            files.push((history.to_owned(), history::with(history, &key, speed, case.passed(), compressed)?));
-        }
-    }
-    Ok(cases)
-}
 
 /// The decode speed without compression.
 fn baseline(
@@ -241,7 +212,8 @@ fn baseline(
     warnings: &mut Vec<String>,
 ) -> Result<Option<f64>, Failure> {
     if !arguments.baseline_results.is_empty() {
-        let inputs = read::inputs(&arguments.baseline_results, arguments.faithful)?;
+        let entry = Entry { results: arguments.baseline_results.clone(), ..Entry::default() };
+        let inputs = read::inputs(&entry, arguments.faithful)?;
         if let Some(row) = inputs.rows.iter().find(|row| row.key != key && !row.key.is_empty() && !key.is_empty()) {
             warnings.push(format!("{}: the baseline is of {:?}, the run of {key:?}", row.place, row.key));
         }
@@ -263,7 +235,7 @@ fn baseline(
         }
         None => {
             let instead = fixed.map_or("no baseline".into(), |fixed| format!("--decode-baseline {fixed}"));
-            warnings.push(format!("{}: too few runs of {key:?}; {instead} is used", read::name(path)));
+            warnings.push(format!("{}: too few runs of {key:?}; {instead} is used", input::name(path)));
             set(limits, "decode-baseline-source", Value::Word("fixed".into()));
             Ok(fixed)
         }
@@ -272,7 +244,7 @@ fn baseline(
 
 /// The speed of an uncompressed run. The reference compares the mean of a candidate with the best of the baseline.
 fn same_batch(inputs: &Inputs, limits: &mut Thresholds, faithful: bool) -> Result<Option<f64>, Failure> {
-    let run = runtime(inputs, limits, None, faithful);
+    let run = Runtime { inputs, limits, baseline: None, faithful };
     if let Some(bad) = run.bad_speed() {
         return Err(Failure(format!("no baseline: {bad}")));
     }
@@ -288,118 +260,102 @@ fn same_batch(inputs: &Inputs, limits: &mut Thresholds, faithful: bool) -> Resul
     Ok(speed)
 }
 
-fn runtime<'a>(inputs: &'a Inputs, limits: &'a Thresholds, baseline: Option<f64>, faithful: bool) -> Runtime<'a> {
-    Runtime {
-        rows: &inputs.rows,
-        upper: inputs.upper.as_ref(),
-        online: inputs.online.as_ref(),
-        bad_lines: &inputs.bad_lines,
-        limits,
-        baseline,
-        faithful,
-    }
-}
-
 /// The cases of one set of inputs: a runtime case, llm_demo cases, or what evaluate found.
-fn judge(arguments: &Arguments, inputs: &Inputs, limits: &Thresholds, baseline: Option<f64>) -> Vec<Case> {
+fn judge(entry: &Entry, run: &Runtime) -> Vec<Case> {
+    let Runtime { inputs, limits, faithful, .. } = run;
     let mode = limits.word("runtime-mode");
-    let case = |name: &str, verdict: verdict::Verdict, page: String, report| Case {
-        name: arguments
-            .case
-            .clone()
-            .unwrap_or_else(|| if mode.is_empty() { name.into() } else { format!("{name}_{mode}") }),
-        mode: mode.into(),
-        verdict,
-        page,
-        summary: arguments.markdown.as_deref().map(read::name).unwrap_or_default(),
-        console_log: String::new(),
-        report_json: String::new(),
-        return_code: 0,
-        report,
+    let case = |name: &str, verdict: Verdict, page: String| {
+        let mut entry = entry.clone();
+        if entry.name.is_empty() {
+            entry.name = if mode.is_empty() { name.into() } else { format!("{name}_{mode}") };
+        }
+        Case { entry, mode: mode.into(), verdict, page, report: None }
     };
     let mut cases = Vec::new();
     if !inputs.rows.is_empty() {
-        let run = runtime(inputs, limits, baseline, arguments.faithful);
         let verdict = run.judge();
-        let page = page::runtime(&run, &verdict);
-        cases.push(case("runtime", verdict, page, None));
+        let page = page::runtime(run, &verdict);
+        cases.push(case("runtime", verdict, page));
     }
     for demo in &inputs.demos {
-        let (verdict, report) = demo.judge(limits, arguments.faithful);
+        let (verdict, report) = demo.judge(limits, *faithful);
         let page = page::other(&verdict);
-        cases.push(Case { report_json: demo.place.to_string(), ..case("llm_demo", verdict, page, Some(report)) });
+        let mut case = Case { report: Some(report), ..case("llm_demo", verdict, page) };
+        if case.entry.report_json.is_empty() {
+            case.entry.report_json = demo.place.to_string();
+        }
+        cases.push(case);
     }
     if cases.is_empty() && inputs.has_offline() {
         let verdict = offline::judge(inputs, limits);
         let page = page::other(&verdict);
-        cases.push(case("evaluate", verdict, page, None));
+        cases.push(case("evaluate", verdict, page));
     }
     cases
 }
 
-/// The cases of a manifest. `files` receives their summaries.
-fn suite(arguments: &Arguments, path: &Path, files: &mut Vec<Pending>) -> Result<Vec<Case>, Failure> {
-    let manifest = toml::manifest(path)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
+/// Judges all cases. `files` receives their summaries and the history.
+fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Vec<Pending>) -> Result<Vec<Case>, Failure> {
+    let faithful = arguments.faithful;
     let mut read_cases = Vec::new();
     for entry in &manifest.cases {
-        let mut inputs = read::inputs(&entry.results, arguments.faithful)?;
-        inputs.upper = entry.upper.as_deref().map(read::offline_file).transpose()?.or(inputs.upper);
-        inputs.online = entry.online.as_deref().map(read::offline_file).transpose()?.or(inputs.online);
+        let inputs = read::inputs(entry, faithful)?;
         let kinds = usize::from(!inputs.rows.is_empty()) + inputs.demos.len();
-        if inputs.is_empty() || kinds > 1 {
+        if arguments.manifest.is_some() && (inputs.is_empty() || kinds > 1) {
             let found = if kinds > 1 { "several" } else { "none" };
             return Err(Failure(format!(
                 "{}: case {:?}: one runtime or llm_demo case expected in its results, {found} found",
-                read::name(path),
+                arguments.manifest.as_deref().map(input::name).unwrap_or_default(),
                 entry.name
             )));
         }
         read_cases.push((entry, inputs, limits(arguments, &[&manifest.chosen, &entry.chosen])?));
     }
+    let is_baseline = |(entry, ..): &&(&Entry, _, _)| Some(&entry.name) == manifest.baseline_case.as_ref();
+    let batch = read_cases.iter().find(is_baseline).map(|(_, inputs, _)| inputs);
     let mut cases = Vec::new();
-    let batch = read_cases
-        .iter()
-        .find(|(entry, ..)| Some(&entry.name) == manifest.baseline.as_ref())
-        .map(|(_, inputs, _)| inputs);
-    for (entry, inputs, mut limits) in read_cases.iter().map(|(entry, inputs, limits)| (entry, inputs, limits.clone()))
-    {
-        let mut warnings = inputs.warnings.clone();
-        let baseline = match batch {
-            Some(batch) => same_batch(batch, &mut limits, arguments.faithful)?,
-            None => {
-                let key = inputs.rows.first().map(|row| row.key.clone()).unwrap_or_default();
-                baseline(arguments, &mut limits, &key, &mut warnings)?
-            }
-        };
-        for case in judge(arguments, inputs, &limits, baseline) {
-            cases.push(named(case, entry, folder, warnings.clone(), files));
+    for (entry, inputs, limits) in &read_cases {
+        let (mut limits, mut warnings) = (limits.clone(), inputs.warnings.clone());
+        if let (Some((file, _)), false) = (inputs.evaluations.first(), inputs.rows.is_empty()) {
+            warnings.push(format!("{file}: a result of evaluate judges nothing beside a run"));
         }
+        let of_rows = || inputs.rows.first().map(|row| row.key.clone()).unwrap_or_default();
+        let key = arguments.history_key.clone().unwrap_or_else(of_rows);
+        let baseline = match batch {
+            Some(batch) => same_batch(batch, &mut limits, faithful)?,
+            None => baseline(arguments, &mut limits, &key, &mut warnings)?,
+        };
+        let run = Runtime { inputs, limits: &limits, baseline, faithful };
+        let mut judged = judge(entry, &run);
+        if let Some(case) = judged.first_mut() {
+            case.verdict.warnings.splice(0..0, warnings);
+            files.extend(added(arguments, &run, &key, case.passed())?);
+        }
+        if let (Some(manifest), false) = (&arguments.manifest, entry.summary.is_empty()) {
+            let path = manifest.with_file_name(&entry.summary);
+            files.extend(judged.iter().map(|case| (path.clone(), case.page.clone())));
+        }
+        cases.extend(judged);
     }
     Ok(cases)
 }
 
-/// The case with the names and paths of its entry.
-fn named(mut case: Case, entry: &CaseEntry, folder: &Path, warnings: Vec<String>, files: &mut Vec<Pending>) -> Case {
-    case.name.clone_from(&entry.name);
-    case.summary.clone_from(&entry.summary);
-    case.console_log.clone_from(&entry.console_log);
-    case.return_code = entry.return_code;
-    if !entry.report_json.is_empty() {
-        case.report_json.clone_from(&entry.report_json);
-    }
-    case.verdict.warnings.splice(0..0, warnings);
-    if !entry.summary.is_empty() {
-        files.push((folder.join(&entry.summary), case.page.clone()));
-    }
-    case
+/// The history with one more run, if it is to be added.
+fn added(arguments: &Arguments, run: &Runtime, key: &str, passed: bool) -> Result<Option<Pending>, Failure> {
+    let Some(path) = arguments.history.as_deref().filter(|_| arguments.history_append) else { return Ok(None) };
+    let above = |column| run.best(column).is_some_and(|ratio| ratio > 1.0);
+    let compressed = above(Column::Lossy) || above(Column::Lossless);
+    let speed = run.speed(run.limits.word("decode-gate-aggregation")).filter(|speed| *speed > 0.0);
+    let Some(decode_tps) = speed.filter(|_| run.faithful || (passed && !compressed)) else { return Ok(None) };
+    let entry = history::Entry { key: key.to_owned(), decode_tps, passed, compressed };
+    Ok(Some((path.to_owned(), history::with(path, &entry)?)))
 }
 
 fn text(cases: &[Case]) -> String {
     let mut text = String::new();
     for case in cases {
         let passed = if case.passed() { "passed" } else { "FAILED" };
-        text += &format!("{}: {passed}\n", visible(&case.name));
+        text += &format!("{}: {passed}\n", visible(&case.entry.name));
         let mut rows = vec![["gate", "verdict", "value", "target", "reason"].map(str::to_owned).to_vec()];
         for gate in case.verdict.gates.iter().filter(|gate| gate.enabled) {
             let mut row = vec![gate.key.to_owned()];

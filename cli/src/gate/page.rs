@@ -2,6 +2,7 @@
 
 use super::cells::{Cell, Column, Row};
 use super::judge::Runtime;
+use super::read::Inputs;
 use super::verdict::{Verdict, fixed};
 use std::fmt::Write as _;
 
@@ -47,14 +48,14 @@ pub fn runtime(case: &Runtime, verdict: &Verdict) -> String {
         let _ = writeln!(page, "- {label}: {text}");
     };
     let mean = |column, decimals| fixed(case.mean(column), decimals);
-    item("Rows", case.rows.len().to_string());
+    item("Rows", case.inputs.rows.len().to_string());
     item("Avg keep ratio", mean(Column::Keep, 4));
     item("Avg lossy ratio", mean(Column::Lossy, 4));
     item("Avg runtime lossless ratio", mean(Column::Lossless, 4));
     item("Lossless selected source", selected.source.into());
     item("Lossless selected value", fixed(selected.value, 4));
-    for (label, offline) in [("Offline upper-bound lossless", case.upper), ("Offline online-sim lossless", case.online)]
-    {
+    let Inputs { upper, online, .. } = case.inputs;
+    for (label, offline) in [("Offline upper-bound lossless", upper), ("Offline online-sim lossless", online)] {
         if let Some(offline) = offline {
             item(label, fixed(Some(offline.ratio), 4));
         }
@@ -93,7 +94,7 @@ type Figure<'a> = &'a dyn Fn(&Shown) -> Option<f64>;
 fn best_rows(page: &mut String, case: &Runtime) {
     let selected = case.selected();
     let number = |row: &Row, column| row.number(column).or(case.faithful.then_some(0.0));
-    let rows = case.rows.iter().map(|row| {
+    let rows = case.inputs.rows.iter().map(|row| {
         let total = number(row, Column::Lossy).zip(selected.value).map(|(lossy, lossless)| lossy * lossless);
         let decode = if let Cell::Number(speed) = row.decode { Some(speed) } else { None };
         Shown { total, decode, row }

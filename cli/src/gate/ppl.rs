@@ -1,10 +1,10 @@
 //! `--ppl`: perplexity of a candidate against a baseline.
 
-use super::cells::Place;
-use super::metrics;
-use super::read;
+use super::metrics::shown;
 use super::table::Thresholds;
 use super::verdict::{Fact, Gate, Verdict};
+use crate::input;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -12,80 +12,67 @@ use std::path::Path;
 const TOLERANCE: f64 = 1e-6;
 
 /// The result of a perplexity run, format `mnnkv-ppl` version 1.
+#[derive(Deserialize)]
 struct Perplexity {
+    #[serde(skip)]
     file: String,
+    #[serde(default)]
     model: String,
-    text: Value,
+    text: String,
     tokens: f64,
     scored_tokens: f64,
     /// Members that the bench patch writes beside these; absent in files of other programs.
+    #[serde(default)]
     prompt_tokens: Value,
-    tokens_hash: Value,
+    #[serde(default)]
+    tokens_fnv1a: Value,
+    mean_log_likelihood: f64,
     perplexity: f64,
-    metrics: Option<Map<String, Value>>,
+    kv_metrics: Option<Map<String, Value>>,
 }
 
 fn read(path: &Path) -> Result<Perplexity, String> {
-    let file = read::name(path);
-    let value = read::json(&file, &read::text(path)?)?;
-    let place = Place { file: file.clone(), at: String::new() };
-    let Some(object) = value.as_object() else { return Err(format!("{file}: not an object")) };
-    let shown = |key: &str| object.get(key).map_or("absent".into(), metrics::shown);
-    if object.get("format").and_then(Value::as_str) != Some("mnnkv-ppl") {
-        return Err(format!("{place}.format is {}; \"mnnkv-ppl\" expected", shown("format")));
+    let file = input::name(path);
+    let object: Value = serde_json::from_str(&input::text(path)?).map_err(|e| format!("{file}: not JSON: {e}"))?;
+    for (key, expected) in [("format", json!("mnnkv-ppl")), ("version", json!(1))] {
+        if object.get(key) != Some(&expected) {
+            let found = object.get(key).map_or("absent".into(), shown);
+            return Err(format!("{file}.{key} is {found}; {expected} expected"));
+        }
     }
-    if object.get("version").and_then(Value::as_u64) != Some(1) {
-        return Err(format!("{place}.version is {}; 1 expected", shown("version")));
-    }
-    let number = |key: &str| metrics::number(object, key, &place)?.ok_or_else(|| format!("{place}.{key} is absent"));
-    let Some(text) = object.get("text").filter(|text| text.is_string()) else {
-        return Err(format!("{place}.text is {}; a string expected", shown("text")));
-    };
-    let (mean, perplexity) = (number("mean_log_likelihood")?, number("perplexity")?);
-    let expected = (-mean).exp();
+    let read: Perplexity = input::typed(&object).map_err(|e| format!("{file}: {e}"))?;
+    let Perplexity { perplexity, tokens, scored_tokens, .. } = read;
+    let expected = (-read.mean_log_likelihood).exp();
     // NaN must not pass.
     if !((perplexity - expected).abs() <= TOLERANCE * expected && perplexity >= 1.0) {
         return Err(format!(
-            "{place}.perplexity is {perplexity}; exp(-mean_log_likelihood), which is {expected}, and at least 1 expected"
+            "{file}.perplexity is {perplexity}; exp(-mean_log_likelihood), which is {expected}, and at least 1 expected"
         ));
     }
-    let counts = [number("tokens")?, number("scored_tokens")?];
-    if counts.iter().any(|n| *n < 1.0 || n.fract() != 0.0) || counts[1] > counts[0] {
-        let [tokens, scored] = counts;
+    if [tokens, scored_tokens].iter().any(|n| *n < 1.0 || n.fract() != 0.0) || scored_tokens > tokens {
         return Err(format!(
-            "{place}: tokens is {tokens} and scored_tokens {scored}; 1 or more, and not more scored, expected"
+            "{file}: tokens is {tokens} and scored_tokens {scored_tokens}; 1 or more, and not more scored, expected"
         ));
     }
-    Ok(Perplexity {
-        file,
-        model: object.get("model").and_then(Value::as_str).unwrap_or_default().to_owned(),
-        text: text.clone(),
-        tokens: counts[0],
-        scored_tokens: counts[1],
-        prompt_tokens: object.get("prompt_tokens").cloned().unwrap_or_default(),
-        tokens_hash: object.get("tokens_fnv1a").cloned().unwrap_or_default(),
-        perplexity,
-        metrics: object.get("kv_metrics").and_then(Value::as_object).cloned(),
-    })
+    Ok(Perplexity { file, ..read })
 }
 
 /// Compares two files.
 pub fn judge(paths: [&Path; 2], limits: &Thresholds) -> Result<Verdict, String> {
     let [baseline, candidate] = [read(paths[0])?, read(paths[1])?];
     let pair = format!("{} and {}", baseline.file, candidate.file);
-    for (what, a, b) in [
-        ("text", baseline.text.clone(), candidate.text.clone()),
-        ("tokens", json!(baseline.tokens), json!(candidate.tokens)),
-        ("scored_tokens", json!(baseline.scored_tokens), json!(candidate.scored_tokens)),
-        ("prompt_tokens", baseline.prompt_tokens.clone(), candidate.prompt_tokens.clone()),
-        ("tokens_fnv1a", baseline.tokens_hash.clone(), candidate.tokens_hash.clone()),
-    ] {
-        if a != b {
-            return Err(format!(
-                "{pair} cannot be compared: {what} is {} and {}",
-                metrics::shown(&a),
-                metrics::shown(&b)
-            ));
+    let compared = |of: &Perplexity| {
+        [
+            ("text", json!(of.text)),
+            ("tokens", json!(of.tokens)),
+            ("scored_tokens", json!(of.scored_tokens)),
+            ("prompt_tokens", of.prompt_tokens.clone()),
+            ("tokens_fnv1a", of.tokens_fnv1a.clone()),
+        ]
+    };
+    for ((what, a), (_, b)) in compared(&baseline).iter().zip(compared(&candidate)) {
+        if *a != b {
+            return Err(format!("{pair} cannot be compared: {what} is {} and {}", shown(a), shown(&b)));
         }
     }
     let target = limits.number("max-ppl-increase");
@@ -106,7 +93,7 @@ pub fn judge(paths: [&Path; 2], limits: &Thresholds) -> Result<Verdict, String> 
     if baseline.model != candidate.model {
         verdict.warnings.push(format!("{pair}: models {:?} and {:?} differ", baseline.model, candidate.model));
     }
-    let evicted = candidate.metrics.as_ref().map(|m| m.get("h2o_total_evict_tokens").and_then(Value::as_f64));
+    let evicted = candidate.kv_metrics.as_ref().map(|m| m.get("h2o_total_evict_tokens").and_then(Value::as_f64));
     match evicted {
         None => verdict
             .warnings

@@ -4,15 +4,14 @@ use super::cells::{Place, Row};
 use super::demo::{self, Demo};
 use super::metrics;
 use super::tables::{self, BadLine};
-use crate::report;
+use super::toml::Entry;
+use crate::{input, report};
 use mnnkv_replay::results::{self, Results};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file, at most.
-const MAX_BYTES: u64 = 256 << 20;
 /// Folders inside folders, at most.
 const MAX_DEPTH: usize = 16;
 
@@ -37,32 +36,11 @@ pub struct Offline {
     pub layers: Vec<i64>,
 }
 
-/// A path without `./` before it.
-pub fn name(path: &Path) -> String {
-    path.strip_prefix(".").unwrap_or(path).display().to_string()
-}
-
-/// The text of a file.
-pub fn text(path: &Path) -> Result<String, String> {
-    let name = name(path);
-    let metadata = fs::metadata(path).map_err(|e| format!("cannot open {name}: {e}"))?;
-    if !metadata.is_file() {
-        return Err(format!("{name}: not a file"));
-    }
-    if metadata.len() > MAX_BYTES {
-        return Err(format!("{name}: {} bytes; at most {MAX_BYTES} are read", metadata.len()));
-    }
-    let bytes = fs::read(path).map_err(|e| format!("cannot read {name}: {e}"))?;
-    let text = String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
-    // Editors write a byte order mark.
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
-}
-
-/// Reads files and folders. A file that is named twice counts once.
-pub fn inputs(paths: &[PathBuf], faithful: bool) -> Result<Inputs, String> {
+/// Reads the files and folders of a case. A file that is named twice counts once.
+pub fn inputs(case: &Entry, faithful: bool) -> Result<Inputs, String> {
     let mut inputs = Inputs::default();
     let mut seen = BTreeSet::new();
-    for path in paths {
+    for path in &case.results {
         let inside = path.is_dir();
         let mut files = Vec::new();
         if inside {
@@ -76,13 +54,16 @@ pub fn inputs(paths: &[PathBuf], faithful: bool) -> Result<Inputs, String> {
             }
         }
     }
+    let named = |path: &Option<PathBuf>| path.as_deref().map(offline_file).transpose();
+    inputs.upper = named(&case.upper_json)?.or(inputs.upper);
+    inputs.online = named(&case.online_json)?.or(inputs.online);
     Ok(inputs)
 }
 
 fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), String> {
-    let failed = |e: std::io::Error| format!("cannot list {}: {e}", name(folder));
+    let failed = |e: std::io::Error| format!("cannot list {}: {e}", input::name(folder));
     if depth > MAX_DEPTH {
-        return Err(format!("{}: folders are nested deeper than {MAX_DEPTH}", name(folder)));
+        return Err(format!("{}: folders are nested deeper than {MAX_DEPTH}", input::name(folder)));
     }
     let mut entries = fs::read_dir(folder).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     entries.sort_by_key(fs::DirEntry::path);
@@ -101,11 +82,6 @@ fn has_extension(path: &Path, extensions: &[&str]) -> bool {
     path.extension().and_then(|e| e.to_str()).is_some_and(|e| extensions.contains(&e))
 }
 
-/// Parses JSON; an error names line and column.
-pub fn json(file: &str, text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|e| format!("{file}: not JSON: {e}"))
-}
-
 impl Inputs {
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.demos.is_empty() && !self.has_offline()
@@ -117,7 +93,7 @@ impl Inputs {
 
     /// `inside` a folder, files without results are no errors.
     fn read(&mut self, path: &Path, inside: bool, faithful: bool) -> Result<(), String> {
-        let (file, text) = (name(path), text(path)?);
+        let (file, text) = (input::name(path), input::text(path)?);
         let known = match values(path, &file, &text)? {
             Some(values) => {
                 let mut known = false;
@@ -155,8 +131,7 @@ impl Inputs {
         let has = |key: &str| object.contains_key(key);
         match object.get("format").and_then(Value::as_str) {
             Some(results::FORMAT) => {
-                let results = report::evaluation(value.get("version"), value.to_string().as_bytes())
-                    .map_err(|e| format!("{place}: {e}"))?;
+                let results = report::evaluation(value.get("version"), value).map_err(|e| format!("{place}: {e}"))?;
                 self.evaluations.push((place.file.clone(), results));
                 return Ok(true);
             }
@@ -182,11 +157,15 @@ impl Inputs {
         }
         if let Some((key, metrics)) = metrics::find(object) {
             let at = if place.at.is_empty() { key.to_owned() } else { format!("{}.{key}", place.at) };
-            self.rows.push(metrics::row(object, metrics, Place { at, ..place })?);
+            let place = Place { at, ..place };
+            let Some(metrics) = metrics.as_object() else {
+                return Err(format!("{place} is {}; an object expected", metrics::shown(metrics)));
+            };
+            self.rows.push(metrics::row(object, metrics, place)?);
             return Ok(true);
         }
         if metrics::has_metrics(object) {
-            self.rows.push(metrics::row(object, value, place)?);
+            self.rows.push(metrics::row(object, object, place)?);
             return Ok(true);
         }
         Ok(false)
@@ -226,11 +205,10 @@ fn cause(e: &serde_json::Error) -> String {
 }
 
 /// A result file that a flag names.
-pub fn offline_file(path: &Path) -> Result<Offline, String> {
-    let file = name(path);
-    let value = json(&file, &text(path)?)?;
-    let Some(object) = value.as_object() else { return Err(format!("{file}: not an object")) };
-    offline(object, &Place { file, at: String::new() })
+fn offline_file(path: &Path) -> Result<Offline, String> {
+    let file = input::name(path);
+    let object = serde_json::from_str(&input::text(path)?).map_err(|e| format!("{file}: no JSON object: {e}"))?;
+    offline(&object, &Place { file, at: String::new() })
 }
 
 fn offline(object: &Map<String, Value>, place: &Place) -> Result<Offline, String> {

@@ -1,5 +1,6 @@
 //! summary.json and summary.md over all cases, in the reference's schema.
 
+use super::toml::Entry;
 use super::verdict::{Fact, Verdict};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -7,30 +8,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A judged case.
 pub struct Case {
-    pub name: String,
+    /// Its name, and the paths of a suite.
+    pub entry: Entry,
     pub mode: String,
     pub verdict: Verdict,
     /// The case as Markdown.
     pub page: String,
-    /// Paths of a suite, as its manifest has them; empty otherwise.
-    pub summary: String,
-    pub console_log: String,
-    pub report_json: String,
-    pub return_code: i64,
     /// The report of an llm_demo case.
     pub report: Option<Value>,
 }
 
 impl Case {
     pub fn passed(&self) -> bool {
-        self.return_code == 0 && self.verdict.passed()
+        self.entry.return_code == 0 && self.verdict.passed()
     }
 
     fn failure(&self) -> String {
         let failed = self.verdict.gates.iter().filter(|gate| gate.enabled && !gate.pass);
         let mut causes: Vec<String> = failed.map(|gate| format!("{}: {}", gate.key, gate.reason)).collect();
-        if self.return_code != 0 {
-            causes.insert(0, format!("return code {}", self.return_code));
+        if self.entry.return_code != 0 {
+            causes.insert(0, format!("return code {}", self.entry.return_code));
         }
         causes.join("; ")
     }
@@ -46,19 +43,19 @@ impl Case {
             row.insert(key.to_owned(), value);
         };
         add("suite", json!(self.verdict.suite));
-        add("case", json!(self.name));
+        add("case", json!(self.entry.name));
         add("mode", json!(self.mode));
-        add("return_code", json!(self.return_code));
+        add("return_code", json!(self.entry.return_code));
         if self.verdict.suite == "runtime" {
             add("summary_exists", json!(true));
             add("quality_gate_found", json!(true));
         }
         add("failure_reason", json!(self.failure()));
         add("overall_pass", json!(self.passed()));
-        add("summary", json!(self.summary));
+        add("summary", json!(self.entry.summary));
         let (zero, no, none) = (json!(0.0), json!(false), json!(""));
         let keys: &[(&str, &Value)] = if self.verdict.suite == "runtime" {
-            add("console_log", json!(self.console_log));
+            add("console_log", json!(self.entry.console_log));
             &[
                 ("quality_status", &none),
                 ("lossy_best", &zero),
@@ -83,8 +80,8 @@ impl Case {
                 ("kv_invalid_log_count", &zero),
             ]
         } else {
-            add("report_json", json!(self.report_json));
-            add("console_log", json!(self.console_log));
+            add("report_json", json!(self.entry.report_json));
+            add("console_log", json!(self.entry.console_log));
             &[
                 ("baseline_decode_tps_avg", &zero),
                 ("candidate_decode_tps_avg", &zero),
@@ -116,7 +113,7 @@ pub fn object(cases: &[Case], faithful: bool) -> Value {
     let rows: Vec<Value> = cases.iter().filter(of_reference).map(|case| case.row(faithful)).collect();
     let ours = cases.iter().map(|case| {
         let mut object = case.verdict.json();
-        object["case"] = json!(case.name);
+        object["case"] = json!(case.entry.name);
         object["overall_pass"] = json!(case.passed());
         if let Some(report) = &case.report {
             object["report"] = report.clone();
@@ -166,9 +163,10 @@ fn one_line(case: &Case) -> String {
         Some(Fact::Number(number, _)) => Fact::Number(*number, decimals).text(),
         _ => format!("{:.decimals$}", 0.0),
     };
-    let head = format!("case={}, mode={}, pass={}, rc={}", case.name, case.mode, case.passed(), case.return_code);
+    let head =
+        format!("case={}, mode={}, pass={}, rc={}", case.entry.name, case.mode, case.passed(), case.entry.return_code);
     let drop = format!("drop={}/{}", decimals("decode_drop_ratio", 6), decimals("decode_drop_target", 6));
-    let tail = format!("summary=`{}`", case.summary);
+    let tail = format!("summary=`{}`", case.entry.summary);
     match case.verdict.suite {
         "runtime" => format!(
             "{head}, decode={}/{}({}), {drop}, lossy={}, lossless={}, decomp_us={}, async_wait_us={}, async_wait_headroom={}, \
@@ -199,7 +197,7 @@ fn one_line(case: &Case) -> String {
             text("decode_cache_hit_best"),
             text("run_order"),
         ),
-        _ => format!("case={}, pass={}", case.name, case.passed()),
+        _ => format!("case={}, pass={}", case.entry.name, case.passed()),
     }
 }
 

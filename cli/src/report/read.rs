@@ -1,16 +1,12 @@
 //! Reads the files of a report. Their content is not trusted: each number is checked before it is shown.
 
 use crate::failure::Failure;
+use crate::input::{self, short, typed};
 use mnnkv_replay::results::{FORMAT, Results, VERSION};
-use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
-
-/// Bytes of a file, at most.
-const MAX_BYTES: u64 = 256 << 20;
 
 /// The content of one file.
 pub enum Input {
@@ -75,70 +71,54 @@ struct Cases {
 
 /// Reads one file. The failure names the file and the field.
 pub fn read(path: &Path) -> Result<Input, Failure> {
-    let failed = |text: String| Failure(format!("{}: {text}", path.display()));
-    let mut bytes = Vec::new();
-    let cannot_open = |e: std::io::Error| Failure(format!("cannot open {}: {e}", path.display()));
-    if !std::fs::metadata(path).map_err(cannot_open)?.is_file() {
-        return Err(failed("is no regular file; a file of results expected".into()));
-    }
-    let file = File::open(path).map_err(cannot_open)?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| failed(e.to_string()))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(failed(format!("more than {MAX_BYTES} bytes; a file of results has fewer")));
-    }
-    input(&bytes).map_err(failed)
+    let bytes = input::bytes(path, input::MOST_RESULTS)?;
+    content(&bytes).map_err(|text| Failure(format!("{}: {text}", path.display())))
 }
 
 /// The content of a file, checked.
-fn input(bytes: &[u8]) -> Result<Input, String> {
+fn content(bytes: &[u8]) -> Result<Input, String> {
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Err("no JSON object".into());
     }
-    let probe: Probe = parse(bytes)?;
+    let probe: Probe = parse(bytes, |json| typed(json))?;
     if probe.format.as_ref().is_some_and(|format| format == FORMAT) {
-        return Ok(Input::Evaluation(Box::new(evaluation(probe.version.as_ref(), bytes)?)));
+        return Ok(Input::Evaluation(Box::new(parse(bytes, |json| evaluation(probe.version.as_ref(), json))?)));
     }
     if probe.mnnkv.is_some() {
-        return Ok(Input::Gates(parse::<Summary>(bytes)?.mnnkv.cases));
+        return Ok(Input::Gates(parse(bytes, |json| typed::<Summary>(json))?.mnnkv.cases));
     }
     if probe.gates.is_some() {
-        return Ok(Input::Gates(std::iter::once(parse(bytes)?).collect()));
+        return Ok(Input::Gates(vec![parse(bytes, |json| typed(json))?]));
     }
-    let found = probe.format.map_or("missing".into(), |format| short(&format.to_string()));
+    let found = probe.format.map_or("missing".into(), short);
     Err(format!(
         "format is {found}; {FORMAT:?} of `mnnkv evaluate --output`, or gates of `mnnkv gate --json` or `--summary` expected"
     ))
 }
 
 /// A result of `mnnkv evaluate` with this version, checked.
-pub fn evaluation(version: Option<&Value>, bytes: &[u8]) -> Result<Results, String> {
+pub fn evaluation<'de>(
+    version: Option<&Value>,
+    json: impl Deserializer<'de, Error = serde_json::Error>,
+) -> Result<Results, String> {
     match version {
         Some(version) if *version == VERSION => {}
-        Some(version) => return Err(format!("version is {}; {VERSION} expected", short(&version.to_string()))),
+        Some(version) => return Err(format!("version is {}; {VERSION} expected", short(version))),
         None => return Err(format!("version is missing; {VERSION} expected")),
     }
-    let results: Results = parse(bytes)?;
+    let results: Results = typed(json)?;
     check(&results)?;
     Ok(results)
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let parsed = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
-        let place = e.path().to_string();
-        let place = if place == "." { String::new() } else { format!("{}: ", short(&place)) };
-        format!("{place}{}", short(&e.into_inner().to_string()))
-    })?;
-    reader.end().map_err(|e| e.to_string())?;
-    Ok(parsed)
-}
+type Json<'de> = serde_json::Deserializer<serde_json::de::SliceRead<'de>>;
 
-/// At most 200 characters of a text.
-fn short(text: &str) -> String {
-    match text.char_indices().nth(200) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
+/// Reads the one value that a file has.
+fn parse<'de, T>(bytes: &'de [u8], read: impl FnOnce(&mut Json<'de>) -> Result<T, String>) -> Result<T, String> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = read(&mut json)?;
+    json.end().map_err(|e| e.to_string())?;
+    Ok(value)
 }
 
 /// A number's list and field, the number, and the least and greatest that is allowed.
@@ -253,7 +233,7 @@ mod tests {
     fn a_thousand_damaged_files_give_an_error_or_a_whole_page() {
         let (mut refused, mut written) = (0, 0);
         for seed in 0..1000 {
-            match input(&damaged(seed)) {
+            match content(&damaged(seed)) {
                 Err(text) => {
                     assert!(!text.is_empty() && text.len() < 900, "{seed}: {text}");
                     refused += 1;
@@ -262,7 +242,7 @@ mod tests {
                 Ok(Input::Evaluation(results)) => {
                     written += 1;
                     // Charts and tables of rounds have the widest choice of figures.
-                    let good: Results = parse(SAMPLE).unwrap();
+                    let good: Results = parse(SAMPLE, |json| typed(json)).unwrap();
                     let rounds = [Figures::new("a".into(), good), Figures::new("b".into(), *results)];
                     for document in [content::comparison(&rounds, &vec![]), content::report(&rounds[1..], &vec![])] {
                         let page = html::page(&document);
