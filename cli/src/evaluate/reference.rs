@@ -3,14 +3,9 @@
 use crate::failure::Failure;
 use crate::output::{self, Output, table};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use mnnkv_replay::error::Finding;
-use mnnkv_replay::reference::{
-    CodecMode, EntryMode, Evaluation, Options, Predictor, Profile, Refused, Scope, Stage, evaluate, profile,
-    python_json,
-};
+use mnnkv_replay::reference::{Evaluation, Options, Profile, Refused, evaluate, profile, python_json};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -24,90 +19,14 @@ pub struct ReferenceArguments {
     /// Its mistakes are mended; `mended` in the JSON lists where. Exit code 1: no result, as the reference.
     #[arg(long, requires = "output")]
     pub reference: bool,
-    /// Make the mistakes of the reference system, too
-    #[arg(long, requires = "reference")]
-    faithful: bool,
     /// Instead: byte entropies and ZSTD ratios of each entry and head, of all layers, as its analyser of dumps does
     #[arg(long, requires = "reference")]
     per_layer: bool,
-    /// Entries to evaluate, by stage
-    #[arg(long, value_name = "STAGE", default_value = "both", value_parser = named::<Stage>(Stage::NAMES), requires = "reference")]
-    stage: Stage,
-    /// Entries to evaluate, by layer
-    #[arg(long, value_name = "SCOPE", default_value = "front_n", value_parser = named::<Scope>(Scope::NAMES), requires = "reference")]
-    scope: Scope,
-    /// Scope front_n: number of first layers
-    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true, requires = "reference")]
-    front_n: i64,
-    /// Scope layer_range: first layer
-    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true, requires = "reference")]
-    layer_start: i64,
-    /// Scope layer_range: last layer; -1: no end
-    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, requires = "reference")]
-    layer_end: i64,
-    /// Scope layer_ids: layers, separated by commas
-    #[arg(long, value_name = "LIST", default_value = "", value_parser = layer_ids, requires = "reference")]
-    layer_ids: BTreeSet<i64>,
-    /// Level of ZSTD
-    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, requires = "reference")]
-    zstd_level: i32,
-    /// Skip f32 entries instead of rounding them to f16
-    #[arg(long, requires = "reference")]
-    strict_fp16: bool,
-    /// Leave out entries of fewer tokens; 0: off
-    #[arg(long, value_name = "TOKENS", default_value_t = 0, allow_negative_numbers = true, requires = "reference")]
-    min_seq_len: i64,
-    /// Leave out entries of more tokens; 0: off
-    #[arg(long, value_name = "TOKENS", default_value_t = 0, allow_negative_numbers = true, requires = "reference")]
-    max_seq_len: i64,
-    /// Words that are compressed as one
-    #[arg(long, value_name = "MODE", default_value = "per_meta", value_parser = named::<EntryMode>(EntryMode::NAMES), requires = "reference")]
-    entry_mode: EntryMode,
-    /// Modes chunked and chunked_grouped: tokens of a chunk; 0: whole
-    #[arg(long, value_name = "TOKENS", default_value_t = 0, allow_negative_numbers = true, requires = "reference")]
-    online_chunk_seq: i64,
-    /// Modes chunked and chunked_grouped: bytes added for each chunk of K or V
-    #[arg(long, value_name = "BYTES", default_value_t = 16, allow_negative_numbers = true, requires = "reference")]
-    online_framing_bytes: i64,
-    /// Modes aggregate and chunked_grouped: a group for each stage
-    #[arg(long, requires = "reference")]
-    aggregate_by_stage: bool,
-    /// How a plane is compressed
-    #[arg(long, value_name = "MODE", default_value = "adaptive_v22", value_parser = named::<CodecMode>(CodecMode::NAMES), requires = "reference")]
-    codec_mode: CodecMode,
-    /// Tokens of a block with one predictor
-    #[arg(long, value_name = "TOKENS", default_value_t = 64, allow_negative_numbers = true, requires = "reference")]
-    adaptive_block_seq: i64,
-    /// Order bits by significance before ZSTD
-    #[arg(long, requires = "reference")]
-    bitshuffle: bool,
-    /// Predictors of the high bytes of K [default: all five]
-    #[arg(long, value_name = "LIST", requires = "reference")]
-    k_hi_predictors: Option<String>,
-    /// Predictors of the low bytes of K [default: all five]
-    #[arg(long, value_name = "LIST", requires = "reference")]
-    k_lo_predictors: Option<String>,
-    /// Predictors of the high bytes of V [default: raw,delta_seq,xor_seq]
-    #[arg(long, value_name = "LIST", requires = "reference")]
-    v_hi_predictors: Option<String>,
-    /// Predictors of the low bytes of V [default: raw,delta_seq,xor_seq]
-    #[arg(long, value_name = "LIST", requires = "reference")]
-    v_lo_predictors: Option<String>,
+    #[command(flatten)]
+    options: Options,
     /// Accepted and ignored
     #[arg(long, requires = "reference", hide = true)]
     verbose: bool,
-}
-
-fn named<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
-where
-    T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
-}
-
-fn layer_ids(text: &str) -> Result<BTreeSet<i64>, String> {
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    parts.map(|part| part.parse().map_err(|_| format!("{part:?} is not a layer number"))).collect()
 }
 
 /// Evaluates the dumps below `dumps` and writes `output`.
@@ -123,10 +42,8 @@ pub fn run(
         return Ok(refused(&text));
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| e.to_string())?;
-    let evaluated = arguments.options().and_then(|options| {
-        pool.install(|| if arguments.per_layer { profiled(dumps, &options) } else { evaluated(dumps, &options) })
-    });
-    let (json, text) = match evaluated {
+    let evaluate = if arguments.per_layer { profiled } else { evaluated };
+    let (json, text) = match pool.install(|| evaluate(dumps, &arguments.options)) {
         Ok(evaluated) => evaluated,
         Err(Refused(text)) => return Ok(refused(&text)),
     };
@@ -177,40 +94,6 @@ fn refused(text: &str) -> Output {
         let _ = std::io::stderr().write_all(lines.as_bytes());
     }
     Output { text: String::new(), json: json!({ "error": text }), clean: false }
-}
-
-impl ReferenceArguments {
-    fn options(&self) -> Result<Options, Refused> {
-        let usual = Options::default();
-        let list = |given: &Option<String>, flag: &str, usual: Vec<Predictor>| match given {
-            None => Ok(usual),
-            Some(text) => Predictor::list(text, flag),
-        };
-        Ok(Options {
-            stage: self.stage,
-            scope: self.scope,
-            front_n: self.front_n,
-            layer_start: self.layer_start,
-            layer_end: self.layer_end,
-            layer_ids: self.layer_ids.clone(),
-            zstd_level: self.zstd_level,
-            strict_fp16: self.strict_fp16,
-            min_seq_len: self.min_seq_len,
-            max_seq_len: self.max_seq_len,
-            entry_mode: self.entry_mode,
-            online_chunk_seq: self.online_chunk_seq,
-            online_framing_bytes: self.online_framing_bytes,
-            aggregate_by_stage: self.aggregate_by_stage,
-            codec_mode: self.codec_mode,
-            adaptive_block_seq: self.adaptive_block_seq,
-            bitshuffle: self.bitshuffle,
-            k_hi_predictors: list(&self.k_hi_predictors, "--k-hi-predictors", usual.k_hi_predictors)?,
-            k_lo_predictors: list(&self.k_lo_predictors, "--k-lo-predictors", usual.k_lo_predictors)?,
-            v_hi_predictors: list(&self.v_hi_predictors, "--v-hi-predictors", usual.v_hi_predictors)?,
-            v_lo_predictors: list(&self.v_lo_predictors, "--v-lo-predictors", usual.v_lo_predictors)?,
-            faithful: self.faithful,
-        })
-    }
 }
 
 fn text(evaluation: &Evaluation) -> String {

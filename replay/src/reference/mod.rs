@@ -25,6 +25,7 @@ pub use result::python_json;
 
 use crate::dumps::folder::{Binary, Entry, f32_to_f16};
 use crate::error::{Error, Finding};
+use options::Lists;
 use planes::Planes;
 use rayon::prelude::*;
 use result::{Sums, TensorSums};
@@ -81,14 +82,15 @@ impl Tensor {
 
 /// Evaluates the dumps below `root`.
 pub fn evaluate(root: &Path, options: &Options) -> Result<Evaluation, Refused> {
-    options.check()?;
+    let predictors = options.check()?;
+    let [of_key, of_value] = &predictors;
     let mut selection = select::select(root, options)?;
-    let tasks: Vec<(&Unit, Tensor)> =
-        selection.units.iter().flat_map(|unit| [(unit, Tensor::Key), (unit, Tensor::Value)]).collect();
-    let sizes = tasks.par_iter().map(|(unit, tensor)| measure(unit, *tensor, &selection, options));
+    let both = |unit| [(unit, Tensor::Key, of_key), (unit, Tensor::Value, of_value)];
+    let tasks: Vec<(&Unit, Tensor, &Lists)> = selection.units.iter().flat_map(both).collect();
+    let sizes = tasks.par_iter().map(|(unit, tensor, lists)| measure(unit, *tensor, &selection, lists, options));
     let mut sums = Sums::default();
     let mut overflows = Vec::new();
-    for ((_, tensor), measured) in tasks.iter().zip(sizes.collect::<Vec<_>>()) {
+    for ((_, tensor, _), measured) in tasks.iter().zip(sizes.collect::<Vec<_>>()) {
         let (size, found) = measured?;
         overflows.extend(found);
         match tensor {
@@ -102,7 +104,7 @@ pub fn evaluate(root: &Path, options: &Options) -> Result<Evaluation, Refused> {
     if !options.faithful {
         selection.mended.extend(overflows);
     }
-    let result = result::build(root, options, &selection, &sums);
+    let result = result::build(root, options, &predictors, &selection, &sums);
     Ok(Evaluation { result, skipped: selection.skipped, mended: selection.mended })
 }
 
@@ -111,6 +113,7 @@ fn measure(
     unit: &Unit,
     tensor: Tensor,
     selection: &Selection,
+    predictors: &Lists,
     options: &Options,
 ) -> Result<(TensorSums, Vec<Finding>), Refused> {
     let entries = || unit.entries.iter().map(|i| &selection.entries[*i]);
@@ -132,5 +135,5 @@ fn measure(
         }
         planes.append(&words);
     }
-    Ok((stream::tensor(&planes, shape, unit.entries.len(), tensor, options), findings))
+    Ok((stream::tensor(&planes, shape, unit.entries.len(), predictors, options), findings))
 }

@@ -1,6 +1,8 @@
 //! The flags of the reference system's script, by their names and defaults.
 
 use super::Refused;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Arg, Args, Command, FromArgMatches};
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
@@ -112,7 +114,7 @@ named! {
 
 impl Predictor {
     /// Reads a list separated by commas. A name that comes again does not count.
-    pub fn list(text: &str, flag: &str) -> Result<Vec<Predictor>, Refused> {
+    fn list(text: &str, flag: &str) -> Result<Vec<Predictor>, Refused> {
         let mut list = Vec::new();
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             let predictor = name.parse().map_err(|_| Refused(format!("{flag}: invalid predictor `{name}`")))?;
@@ -127,90 +129,108 @@ impl Predictor {
     }
 }
 
-/// The flags.
-#[derive(Clone, Debug, PartialEq)]
+// A doc comment would become the text of a command's help.
+#[allow(missing_docs)]
+#[derive(Clone, Debug, PartialEq, Args)]
 pub struct Options {
-    /// `--stage`
-    pub stage: Stage,
-    /// `--scope`
-    pub scope: Scope,
-    /// `--front-n`
-    pub front_n: i64,
-    /// `--layer-start`
-    pub layer_start: i64,
-    /// `--layer-end`; negative: no end.
-    pub layer_end: i64,
-    /// `--layer-ids`
-    pub layer_ids: BTreeSet<i64>,
-    /// `--zstd-level`
-    pub zstd_level: i32,
-    /// `--strict-fp16`
-    pub strict_fp16: bool,
-    /// `--min-seq-len`; 0: off.
-    pub min_seq_len: i64,
-    /// `--max-seq-len`; 0: off.
-    pub max_seq_len: i64,
-    /// `--entry-mode`
-    pub entry_mode: EntryMode,
-    /// `--online-chunk-seq`; 0: whole.
-    pub online_chunk_seq: i64,
-    /// `--online-framing-bytes`
-    pub online_framing_bytes: i64,
-    /// `--aggregate-by-stage`
-    pub aggregate_by_stage: bool,
-    /// `--codec-mode`
-    pub codec_mode: CodecMode,
-    /// `--adaptive-block-seq`
-    pub adaptive_block_seq: i64,
-    /// `--bitshuffle`
-    pub bitshuffle: bool,
-    /// `--k-hi-predictors`
-    pub k_hi_predictors: Vec<Predictor>,
-    /// `--k-lo-predictors`
-    pub k_lo_predictors: Vec<Predictor>,
-    /// `--v-hi-predictors`
-    pub v_hi_predictors: Vec<Predictor>,
-    /// `--v-lo-predictors`
-    pub v_lo_predictors: Vec<Predictor>,
-    /// Makes the mistakes of the reference system.
+    /// Make the mistakes of the reference system, too
+    #[arg(long, requires = "reference")]
     pub faithful: bool,
+    /// Entries to evaluate, by stage
+    #[arg(long, value_name = "STAGE", default_value = "both", value_parser = named::<Stage>(Stage::NAMES), requires = "reference")]
+    pub stage: Stage,
+    /// Entries to evaluate, by layer
+    #[arg(long, value_name = "SCOPE", default_value = "front_n", value_parser = named::<Scope>(Scope::NAMES), requires = "reference")]
+    pub scope: Scope,
+    /// Scope front_n: number of first layers
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true, requires = "reference")]
+    pub front_n: i64,
+    /// Scope layer_range: first layer
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true, requires = "reference")]
+    pub layer_start: i64,
+    /// Scope layer_range: last layer; -1: no end
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, requires = "reference")]
+    pub layer_end: i64,
+    /// Scope layer_ids: layers, separated by commas
+    #[arg(long, value_name = "LIST", default_value = "", value_parser = layer_ids, requires = "reference")]
+    pub layer_ids: BTreeSet<i64>,
+    /// Level of ZSTD
+    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, requires = "reference")]
+    pub zstd_level: i32,
+    /// Skip f32 entries instead of rounding them to f16
+    #[arg(long, requires = "reference")]
+    pub strict_fp16: bool,
+    /// Leave out entries of fewer tokens; 0: off
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, allow_negative_numbers = true, requires = "reference")]
+    pub min_seq_len: i64,
+    /// Leave out entries of more tokens; 0: off
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, allow_negative_numbers = true, requires = "reference")]
+    pub max_seq_len: i64,
+    /// Words that are compressed as one
+    #[arg(long, value_name = "MODE", default_value = "per_meta", value_parser = named::<EntryMode>(EntryMode::NAMES), requires = "reference")]
+    pub entry_mode: EntryMode,
+    /// Modes chunked and chunked_grouped: tokens of a chunk; 0: whole
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, allow_negative_numbers = true, requires = "reference")]
+    pub online_chunk_seq: i64,
+    /// Modes chunked and chunked_grouped: bytes added for each chunk of K or V
+    #[arg(long, value_name = "BYTES", default_value_t = 16, allow_negative_numbers = true, requires = "reference")]
+    pub online_framing_bytes: i64,
+    /// Modes aggregate and chunked_grouped: a group for each stage
+    #[arg(long, requires = "reference")]
+    pub aggregate_by_stage: bool,
+    /// How a plane is compressed
+    #[arg(long, value_name = "MODE", default_value = "adaptive_v22", value_parser = named::<CodecMode>(CodecMode::NAMES), requires = "reference")]
+    pub codec_mode: CodecMode,
+    /// Tokens of a block with one predictor
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, allow_negative_numbers = true, requires = "reference")]
+    pub adaptive_block_seq: i64,
+    /// Order bits by significance before ZSTD
+    #[arg(long, requires = "reference")]
+    pub bitshuffle: bool,
+    /// Predictors of the high bytes of K
+    #[arg(long, value_name = "LIST", default_value = FIVE, requires = "reference")]
+    pub k_hi_predictors: String,
+    /// Predictors of the low bytes of K
+    #[arg(long, value_name = "LIST", default_value = FIVE, requires = "reference")]
+    pub k_lo_predictors: String,
+    /// Predictors of the high bytes of V
+    #[arg(long, value_name = "LIST", default_value = THREE, requires = "reference")]
+    pub v_hi_predictors: String,
+    /// Predictors of the low bytes of V
+    #[arg(long, value_name = "LIST", default_value = THREE, requires = "reference")]
+    pub v_lo_predictors: String,
 }
 
+const FIVE: &str = "raw,delta_seq,xor_seq,pair_delta,pair_delta_delta_seq";
+const THREE: &str = "raw,delta_seq,xor_seq";
+
+fn named<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
+}
+
+fn layer_ids(text: &str) -> Result<BTreeSet<i64>, String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| part.parse().map_err(|_| format!("{part:?} is not a layer number"))).collect()
+}
+
+/// Predictors of the high and of the low bytes.
+pub type Lists = [Vec<Predictor>; 2];
+
 impl Default for Options {
+    /// The options that are given by no flag.
     fn default() -> Self {
-        use Predictor::*;
-        let three = vec![Raw, DeltaSeq, XorSeq];
-        let five = vec![Raw, DeltaSeq, XorSeq, PairDelta, PairDeltaDeltaSeq];
-        Options {
-            stage: Stage::Both,
-            scope: Scope::FrontN,
-            front_n: 2,
-            layer_start: 2,
-            layer_end: -1,
-            layer_ids: BTreeSet::new(),
-            zstd_level: 3,
-            strict_fp16: false,
-            min_seq_len: 0,
-            max_seq_len: 0,
-            entry_mode: EntryMode::PerMeta,
-            online_chunk_seq: 0,
-            online_framing_bytes: 16,
-            aggregate_by_stage: false,
-            codec_mode: CodecMode::Adaptive,
-            adaptive_block_seq: 64,
-            bitshuffle: false,
-            k_hi_predictors: five.clone(),
-            k_lo_predictors: five,
-            v_hi_predictors: three.clone(),
-            v_lo_predictors: three,
-            faithful: false,
-        }
+        let command = Options::augment_args(Command::new("")).arg(Arg::new("reference"));
+        let matches = command.try_get_matches_from([""]);
+        matches.and_then(|matches| Options::from_arg_matches(&matches)).expect("every option has a default")
     }
 }
 
 impl Options {
-    /// Refuses options that have no meaning together.
-    pub fn check(&self) -> Result<(), Refused> {
+    /// Refuses options that have no meaning together. Returns the predictors of K and of V.
+    pub fn check(&self) -> Result<[Lists; 2], Refused> {
         let refused = |text: &str| Err(Refused(text.into()));
         if self.scope == Scope::FrontN && self.front_n <= 0 {
             return refused("--front-n must be > 0 when scope=front_n.");
@@ -227,15 +247,20 @@ impl Options {
         if self.scope == Scope::LayerIds && self.layer_ids.is_empty() {
             return refused("--layer-ids must be non-empty when scope=layer_ids.");
         }
-        let lists = [&self.k_hi_predictors, &self.k_lo_predictors, &self.v_hi_predictors, &self.v_lo_predictors];
-        if lists.iter().any(|list| list.is_empty()) {
-            return refused("predictor list is empty");
-        }
         let levels = zstd_safe::min_c_level()..=zstd_safe::max_c_level();
         if !levels.contains(&self.zstd_level) {
             return refused(&format!("--zstd-level must be {} to {}.", levels.start(), levels.end()));
         }
-        Ok(())
+        Ok([
+            [
+                Predictor::list(&self.k_hi_predictors, "--k-hi-predictors")?,
+                Predictor::list(&self.k_lo_predictors, "--k-lo-predictors")?,
+            ],
+            [
+                Predictor::list(&self.v_hi_predictors, "--v-hi-predictors")?,
+                Predictor::list(&self.v_lo_predictors, "--v-lo-predictors")?,
+            ],
+        ])
     }
 
     /// Whether the scope has the layer.

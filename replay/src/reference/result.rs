@@ -1,6 +1,6 @@
 //! Sums to JSON.
 
-use super::options::{CodecMode, Options, Predictor};
+use super::options::{CodecMode, Lists, Options, Predictor};
 use super::select::Selection;
 use super::stream::Counts;
 use serde_json::{Map, Value, json};
@@ -37,7 +37,13 @@ pub struct Sums {
 }
 
 /// The result with the keys of the reference system, in its order.
-pub fn build(root: &Path, options: &Options, selection: &Selection, sums: &Sums) -> Map<String, Value> {
+pub fn build(
+    root: &Path,
+    options: &Options,
+    predictors: &[Lists; 2],
+    selection: &Selection,
+    sums: &Sums,
+) -> Map<String, Value> {
     let Sums { key, value } = sums;
     let ratio = |raw: u64, compressed: u64| if compressed == 0 { 0.0 } else { raw as f64 / compressed as f64 };
     let raw = key.raw + value.raw;
@@ -49,7 +55,7 @@ pub fn build(root: &Path, options: &Options, selection: &Selection, sums: &Sums)
         let list = if selection.units.is_empty() { vec![] } else { list };
         list.iter().map(|predictor| (predictor.name().to_owned(), json!(counts[*predictor as usize]))).collect()
     };
-    let Options { k_hi_predictors, k_lo_predictors, v_hi_predictors, v_lo_predictors, .. } = options;
+    let [[k_hi_predictors, k_lo_predictors], [v_hi_predictors, v_lo_predictors]] = predictors;
     let skipped: u64 = selection.skips.iter().map(|(_, count)| count).sum();
     let asked = json!({
         "schema_version": 3,

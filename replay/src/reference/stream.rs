@@ -1,7 +1,6 @@
 //! Bytes that planes have after compression.
 
-use super::Tensor;
-use super::options::{CodecMode, EntryMode, Options, Predictor};
+use super::options::{CodecMode, EntryMode, Lists, Options, Predictor};
 use super::planes::{Planes, bitshuffle, predict};
 use super::result::TensorSums;
 use rayon::prelude::*;
@@ -19,11 +18,7 @@ pub struct Shape {
 pub type Counts = [u64; Predictor::NAMES.len()];
 
 /// Sizes of a tensor: both planes, cut into chunks where the mode says so.
-pub fn tensor(planes: &Planes, shape: Shape, entries: usize, tensor: Tensor, options: &Options) -> TensorSums {
-    let (hi, lo) = match tensor {
-        Tensor::Key => (&options.k_hi_predictors, &options.k_lo_predictors),
-        Tensor::Value => (&options.v_hi_predictors, &options.v_lo_predictors),
-    };
+pub fn tensor(planes: &Planes, shape: Shape, entries: usize, [hi, lo]: &Lists, options: &Options) -> TensorSums {
     let tokens = planes.hi.len() / shape.row;
     let cut = usize::try_from(options.online_chunk_seq).unwrap_or(usize::MAX);
     let chunk = if options.entry_mode.is_chunked() && cut > 0 { cut.min(tokens) } else { tokens };
