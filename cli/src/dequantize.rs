@@ -1,15 +1,17 @@
 //! `mnnkv dequantize`: writes a quantised directory as a float model.
 
 use crate::bytes;
+use crate::dtype;
 use crate::failure::Failure;
 use crate::output::{Output, write_files};
 use crate::progress;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::ProgressBar;
 use mnnkv::dtype::Dtype;
 use mnnkv_model::file::{ModelFile, NewFile, Source};
 use mnnkv_model::msmodelslim::{FloatTensor, Model};
 use mnnkv_model::safetensors::{self, NewTensor};
+use mnnkv_model::sizing::CacheElement;
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,18 +35,11 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
     /// Type of weights, biases and norms [default: that of the config.json, else f16]
-    #[arg(long, value_enum)]
-    dtype: Option<FloatDtype>,
+    #[arg(long, value_parser = dtype::named(&["f32", "f16", "bf16"]))]
+    dtype: Option<CacheElement>,
     /// Largest part in bytes; 0: one file
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "4GiB")]
     part_size: u64,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum FloatDtype {
-    F32,
-    F16,
-    Bf16,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
@@ -54,12 +49,8 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     }
     let model = Model::open(&arguments.directory)?;
     let config = Config::read(&arguments.directory.join("config.json"))?;
-    let dtype = match arguments.dtype {
-        Some(FloatDtype::F32) => Dtype::F32,
-        Some(FloatDtype::F16) => Dtype::F16,
-        Some(FloatDtype::Bf16) => Dtype::Bf16,
-        None => config.as_ref().and_then(Config::dtype).unwrap_or(Dtype::F16),
-    };
+    let of_config = || config.as_ref().and_then(Config::dtype);
+    let dtype = arguments.dtype.and_then(dtype::float).or_else(of_config).unwrap_or(Dtype::F16);
     let mut tensors = model.float_tensors(dtype)?;
     // Wide elements first, so that each tensor is aligned, as in other writers of the format.
     tensors.sort_by_key(|t| std::cmp::Reverse(t.dtype.bits()));
@@ -202,12 +193,7 @@ impl Config {
 
     fn dtype(&self) -> Option<Dtype> {
         let name = self.0.get("torch_dtype").or_else(|| self.0.get("dtype"))?.as_str()?;
-        match name.strip_prefix("torch.").unwrap_or(name) {
-            "float32" => Some(Dtype::F32),
-            "float16" => Some(Dtype::F16),
-            "bfloat16" => Some(Dtype::Bf16),
-            _ => None,
-        }
+        dtype::float(CacheElement::from_name(name)?)
     }
 
     fn of_float_model(mut self, dtype: Dtype) -> Value {

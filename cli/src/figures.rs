@@ -1,4 +1,4 @@
-//! The figures of a report: sums and means over the lists of results.
+//! Sums and means over the lists of results, for the commands that show or judge them.
 
 use mnnkv::gear::Effort;
 use mnnkv::h2o::PlanConfig;
@@ -20,7 +20,7 @@ pub struct Figures {
     /// Policies, each with one length of blocks.
     pub curves: Vec<Curve>,
     /// Ratios over all layers and chats.
-    pub wholes: Vec<Whole>,
+    pub wholes: Vec<WholeCacheResult>,
     /// First layers, which keep all tokens.
     pub front: u32,
     /// The length of blocks that charts show.
@@ -52,7 +52,7 @@ impl Sum {
         }
     }
 
-    fn join(sums: impl IntoIterator<Item = Sum>) -> Sum {
+    pub fn join(sums: impl IntoIterator<Item = Sum>) -> Sum {
         sums.into_iter().fold(Sum::default(), |a, b| Sum {
             raw: a.raw + b.raw,
             kept: a.kept + b.kept,
@@ -155,19 +155,6 @@ impl Point {
     }
 }
 
-/// Ratios over all layers and all chats.
-pub struct Whole {
-    pub lossless: String,
-    pub cut: String,
-    pub ratio: f64,
-    pub block_tokens: u32,
-    pub policy: Option<String>,
-    pub lossless_only: f64,
-    pub lossy_only: f64,
-    pub joint: f64,
-    pub reference_product: f64,
-}
-
 impl Figures {
     /// Sums and means of results.
     pub fn new(name: String, results: Results) -> Self {
@@ -213,7 +200,7 @@ impl Figures {
     }
 
     /// Ratios of the whole cache with the shown length of blocks, by ratio.
-    pub fn wholes_of(&self, coding: &Coding) -> impl Iterator<Item = &Whole> {
+    pub fn wholes_of(&self, coding: &Coding) -> impl Iterator<Item = &WholeCacheResult> {
         let label = coding.label();
         let cut = coding.cut.clone();
         let block = self.block_tokens;
@@ -221,8 +208,8 @@ impl Figures {
     }
 
     /// The same at one ratio.
-    pub fn whole_at(&self, coding: &Coding, ratio: f64) -> Option<&Whole> {
-        self.wholes_of(coding).find(|whole| whole.ratio == ratio)
+    pub fn whole_at(&self, coding: &Coding, ratio: f64) -> Option<&WholeCacheResult> {
+        self.wholes_of(coding).find(|whole| whole.target_ratio == ratio)
     }
 
     /// The highest ratio up to which the mean error of the default policy stays at or below `limit`.
@@ -265,7 +252,7 @@ fn grouped<K: std::hash::Hash + Eq, T>(items: impl IntoIterator<Item = T>, key: 
     groups
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
+pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum) = values.fold((0u64, 0.0), |(count, sum), value| (count + 1, sum + value));
     if count > 0 { sum / count as f64 } else { 0.0 }
 }
@@ -308,19 +295,19 @@ fn point(results: &[&EvictionResult]) -> Point {
     }
 }
 
-fn wholes(results: &Results, front: u32) -> Vec<Whole> {
+fn wholes(results: &Results, front: u32) -> Vec<WholeCacheResult> {
     let mut bytes: HashMap<&str, [f64; 2]> = HashMap::new();
     for layer in &results.layers {
         bytes.entry(&layer.run).or_default()[usize::from(layer.layer >= front)] += layer.raw_bytes as f64;
     }
     let groups = grouped(&results.whole_cache, |w| (&w.lossless, &w.cut, w.target_ratio.to_bits(), w.block_tokens));
-    let mut wholes: Vec<Whole> = groups.iter().map(|group| whole(group, &bytes)).collect();
-    wholes.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
+    let mut wholes: Vec<WholeCacheResult> = groups.iter().map(|group| whole(group, &bytes)).collect();
+    wholes.sort_by(|a, b| a.target_ratio.total_cmp(&b.target_ratio));
     wholes
 }
 
 /// All chats of one choice: all raw bytes over all kept bytes.
-fn whole(group: &[&WholeCacheResult], bytes: &HashMap<&str, [f64; 2]>) -> Whole {
+fn whole(group: &[&WholeCacheResult], bytes: &HashMap<&str, [f64; 2]>) -> WholeCacheResult {
     let raw = |w: &WholeCacheResult| bytes.get(w.run.as_str()).copied().unwrap_or([1.0, 1.0]);
     let over = |part: fn([f64; 2]) -> f64, of: fn(&WholeCacheResult) -> f64| {
         if let [only] = group {
@@ -334,15 +321,11 @@ fn whole(group: &[&WholeCacheResult], bytes: &HashMap<&str, [f64; 2]>) -> Whole 
         [only] => only.reference_product,
         _ => over(|[front, _]| front, |w| w.front_lossless) * over(|[_, deep]| deep, |w| w.deep_lossy),
     };
-    Whole {
-        lossless: group[0].lossless.clone(),
-        cut: group[0].cut.clone(),
-        ratio: group[0].target_ratio,
-        block_tokens: group[0].block_tokens,
-        policy: group[0].policy.clone(),
+    WholeCacheResult {
         lossless_only: all(|w| w.lossless_only),
         lossy_only: all(|w| w.lossy_only),
         joint: all(|w| w.joint),
         reference_product: product,
+        ..group[0].clone()
     }
 }

@@ -4,10 +4,11 @@ mod budget;
 mod config;
 
 use crate::bytes;
+use crate::dtype;
 use crate::failure::Failure;
 use crate::output::{Output, table};
+use clap::Args;
 use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueEnum};
 use config::Config;
 use mnnkv_model::sizing::{
     Attention, AttentionMode, CacheElement, Group, H2o, Kv, LayerShape, Longest, Lossless, MAX_LAYERS, MnnCache,
@@ -67,8 +68,8 @@ pub struct Arguments {
     rope_head_dim: Option<u32>,
 
     /// Element type of the cache [default: that of the config, else f16; MNN's of the CPU and precision]
-    #[arg(long, value_enum)]
-    dtype: Option<CacheDtype>,
+    #[arg(long, value_parser = dtype::named(&["f16", "bf16", "f32", "fp8", "int8", "int4"]))]
+    dtype: Option<CacheElement>,
     /// MNN's attention_mode: 8 float, 9 K int8, 10 int8, 11 K TQ3, 12 TQ3, 13 K TQ4, 14 TQ4; 0 to 3, 5 and 7 without
     /// flash attention [default: that of MNN's config, else 8]
     #[arg(long, value_name = "N", value_parser = attention_mode, help_heading = "MNN")]
@@ -108,29 +109,6 @@ pub struct Arguments {
     /// Keep K and V as int8 with a scale per channel
     #[arg(long, help_heading = "Savings")]
     c8: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum CacheDtype {
-    F16,
-    Bf16,
-    F32,
-    Fp8,
-    Int8,
-    Int4,
-}
-
-impl CacheDtype {
-    fn element(self) -> CacheElement {
-        match self {
-            CacheDtype::F16 => CacheElement::F16,
-            CacheDtype::Bf16 => CacheElement::Bf16,
-            CacheDtype::F32 => CacheElement::F32,
-            CacheDtype::Fp8 => CacheElement::Fp8,
-            CacheDtype::Int8 => CacheElement::Int8,
-            CacheDtype::Int4 => CacheElement::Int4,
-        }
-    }
 }
 
 fn layer_range(text: &str) -> Result<(u32, Option<u32>), String> {
@@ -177,7 +155,7 @@ fn model(arguments: &Arguments) -> Result<(ModelConfig, Option<MnnCache>), Failu
     }
     let cpu = arguments.cpu.as_deref().unwrap_or("avx2");
     let cpu = MnnCpu::named(cpu).ok_or_else(|| Failure(format!("a bug in mnnkv: no CPU {cpu}")))?;
-    let element = arguments.dtype.map_or(cpu.element(low_precision), CacheDtype::element);
+    let element = arguments.dtype.unwrap_or(cpu.element(low_precision));
     model.keep_all_tokens()?;
     // The element of a Hugging Face config is that of the weights.
     model.element = Some(element);
@@ -200,7 +178,7 @@ fn by_numbers(arguments: &Arguments) -> ModelConfig {
 }
 
 fn request(arguments: &Arguments, model: &ModelConfig, mnn: Option<MnnCache>) -> Request {
-    let element = arguments.dtype.map(CacheDtype::element).or(model.element).unwrap_or(CacheElement::F16);
+    let element = arguments.dtype.or(model.element).unwrap_or(CacheElement::F16);
     let h2o = arguments.h2o.map(|ratio| match arguments.h2o_layers {
         None => H2o::new(ratio),
         Some((first_layer, last_layer)) => H2o { first_layer, last_layer, ..H2o::new(ratio) },

@@ -10,12 +10,13 @@ mod tensors;
 mod tests;
 
 use crate::bytes;
+use crate::dtype;
 use crate::failure::Failure;
 use crate::output::Output;
 use checkpoint::Checkpoint;
-use clap::{Args, ValueEnum};
-use mnnkv::dtype::Dtype;
+use clap::Args;
 use mnnkv_model::compressor::Weights;
+use mnnkv_model::sizing::CacheElement;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -33,8 +34,8 @@ pub struct Arguments {
     #[arg(long, value_name = "BIN")]
     output: PathBuf,
     /// Type of all weights and biases in the file
-    #[arg(long, value_enum, default_value = "fp16")]
-    dtype: FileDtype,
+    #[arg(long, default_value = "fp16", value_parser = dtype::named(&["fp16", "bf16", "fp32"]))]
+    dtype: CacheElement,
     /// Tokens that become one; 0: from the shape of the first layer
     #[arg(long, value_name = "N", default_value_t = 0)]
     compression_factor: u32,
@@ -59,13 +60,6 @@ pub struct Arguments {
     /// Length of a head's vectors; 0: the rows of the first layer
     #[arg(long, value_name = "N", default_value_t = 0)]
     head_dim: u32,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum FileDtype {
-    Fp16,
-    Bf16,
-    Fp32,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
@@ -102,14 +96,4 @@ fn report(arguments: &Arguments, weights: &Weights, ignored: &[String]) -> Outpu
         "left_out": ignored,
     });
     Output::new(text, object)
-}
-
-impl FileDtype {
-    fn dtype(self) -> Dtype {
-        match self {
-            FileDtype::Fp16 => Dtype::F16,
-            FileDtype::Bf16 => Dtype::Bf16,
-            FileDtype::Fp32 => Dtype::F32,
-        }
-    }
 }

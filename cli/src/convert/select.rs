@@ -2,6 +2,7 @@
 
 use super::Arguments;
 use super::checkpoint::Checkpoint;
+use crate::dtype;
 use crate::failure::Failure;
 use mnnkv_model::compressor::{LinearWeights, Weights};
 use std::collections::BTreeSet;
@@ -34,7 +35,7 @@ pub fn weights(checkpoint: &mut Checkpoint, arguments: &Arguments) -> Result<(We
     let layers = layers(checkpoint, prefixes)?;
     let ignored = left_out(checkpoint, prefixes, slots)?;
     let mut weights = Weights {
-        dtype: arguments.dtype.dtype(),
+        dtype: dtype::float(arguments.dtype).expect("floats only"),
         num_heads: arguments.num_heads,
         head_dim: arguments.head_dim,
         factor: arguments.compression_factor,

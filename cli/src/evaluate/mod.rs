@@ -5,6 +5,7 @@ mod reference;
 mod summary;
 
 use crate::failure::Failure;
+use crate::figures::Figures;
 use crate::output::{self, Output};
 use crate::progress;
 use clap::Args;
@@ -129,8 +130,9 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
         text.push('\n');
         output::write_files([(path.as_path(), text.as_str())])?;
     }
-    let text = summary::text(&results, arguments.output.as_deref());
-    Ok(Output { text, json, clean: results.complete })
+    let figures = Figures::new(String::new(), results);
+    let text = summary::text(&figures, arguments.output.as_deref());
+    Ok(Output { text, json, clean: figures.results.complete })
 }
 
 /// Whether an existing file is one of the dump: it is below it, and no earlier result. Input files are never changed.

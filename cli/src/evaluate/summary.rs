@@ -1,25 +1,26 @@
 //! The results of an evaluation as tables.
 
 use crate::bytes;
+use crate::figures::{Curve, Figures, Point, Sum};
 use crate::output::table;
-use mnnkv_replay::results::{EvictionResult, LosslessResult, Results, WholeCacheResult};
+use mnnkv_replay::results::{LayerResult, Results, WholeCacheResult};
 use std::path::Path;
 
 /// Most findings that are printed; the file has all.
 const MOST_FINDINGS: usize = 12;
 
 /// Tables of the dump, the codec, eviction and the whole cache.
-pub fn text(results: &Results, output: Option<&Path>) -> String {
-    let block = results.eviction.first().map_or(0, |r| r.block_tokens);
+pub fn text(figures: &Figures, output: Option<&Path>) -> String {
+    let results = &figures.results;
     let evicted = format!(
-        "Eviction with blocks of {block}, mean of the layers from {} on, over the steps from the first eviction on: share \
+        "Eviction with blocks of {}, mean of the layers from {} on, over the steps from the first eviction on: share \
          of tokens and of attention kept, error of the output",
-        front_layers(results)
+        figures.block_tokens, figures.front
     );
     let mut text = dump(results);
     for (title, table) in [
-        ("Codec, all layers: raw over kept bytes; bytes per second of one thread", lossless(results)),
-        (&evicted, eviction(results)),
+        ("Codec, all layers: raw over kept bytes; bytes per second of one thread", lossless(figures)),
+        (&evicted, eviction(figures)),
         ("Whole cache: all raw over all kept bytes", whole_cache(results)),
     ] {
         if !table.is_empty() {
@@ -62,17 +63,10 @@ fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     found
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| (count + 1, sum + value));
-    if count > 0 { sum / f64::from(count) } else { 0.0 }
-}
-
 fn dump(results: &Results) -> String {
     let body = distinct(results.layers.iter().map(|layer| &layer.run)).into_iter().map(|run| {
         let layers: Vec<_> = results.layers.iter().filter(|layer| layer.run == *run).collect();
-        let each = |of: &dyn Fn(&mnnkv_replay::results::LayerResult) -> String| {
-            distinct(layers.iter().map(|layer| of(layer))).join(", ")
-        };
+        let each = |of: &dyn Fn(&LayerResult) -> String| distinct(layers.iter().map(|layer| of(layer))).join(", ");
         vec![
             run.clone(),
             layers.len().to_string(),
@@ -86,83 +80,48 @@ fn dump(results: &Results) -> String {
     rows(&["run", "layers", "tokens", "KV heads x dims", "type", "K and V", "attention"], body.collect())
 }
 
-/// The first layer that a session evicts from.
-fn front_layers(results: &Results) -> u64 {
-    results.settings.get("front_layers").and_then(serde_json::Value::as_u64).unwrap_or(0)
-}
-
-fn lossless(results: &Results) -> String {
-    let whole: Vec<_> = results.lossless.iter().filter(|r| r.head.is_none()).collect();
-    let front = front_layers(results);
-    let keys = distinct(whole.iter().map(|r| (&r.cut, &r.format, r.effort, &r.rotation)));
-    let body = keys.into_iter().map(|(cut, format, effort, rotation)| {
-        let of = |tensor: &str| -> Vec<&LosslessResult> {
-            let same =
-                |r: &&&LosslessResult| (&r.cut, &r.format, r.effort, &r.rotation) == (cut, format, effort, rotation);
-            whole.iter().filter(same).filter(|r| r.tensor == tensor).copied().collect()
-        };
-        let ratio = |results: &[&LosslessResult]| {
-            let sum = |of: fn(&LosslessResult) -> u64| results.iter().map(|r| of(r)).sum::<u64>() as f64;
-            if results.is_empty() {
-                String::new()
-            } else {
-                format!("{:.3}", sum(|r| r.raw_bytes) / sum(|r| r.kept_bytes))
-            }
-        };
-        let (key, value) = (of("k"), of("v"));
-        let first = |list: &[&LosslessResult]| {
-            ratio(&list.iter().filter(|r| u64::from(r.layer) < front).copied().collect::<Vec<_>>())
-        };
-        let all: Vec<_> = key.iter().chain(&value).copied().collect();
-        let speed = |of: fn(&LosslessResult) -> Option<f64>| {
-            let speeds: Vec<f64> = all.iter().filter_map(|r| of(r)).collect();
-            if speeds.is_empty() { String::new() } else { format!("{:.0} MB/s", mean(speeds.into_iter()) / 1e6) }
-        };
-        let hint = rotation.as_ref().map_or(String::new(), |hint| format!(" {hint}"));
+fn lossless(figures: &Figures) -> String {
+    let ratio = |sum: Sum| if sum.raw > 0.0 { format!("{:.3}", sum.ratio()) } else { String::new() };
+    let speed = |bytes: Option<f64>| bytes.map_or(String::new(), |bytes| format!("{:.0} MB/s", bytes / 1e6));
+    let body = figures.codings.iter().map(|coding| {
+        let first =
+            |tensor: usize| Sum::join(coding.layers.range(..figures.front).filter_map(|(_, sums)| sums[tensor]));
+        let total = coding.total();
         vec![
-            format!("{format} effort {effort}{hint}"),
-            cut.clone(),
-            ratio(&key),
-            ratio(&value),
-            first(&key),
-            first(&value),
-            speed(|r| r.encode_bytes_per_second),
-            speed(|r| r.decode_bytes_per_second),
+            coding.label(),
+            coding.cut.clone(),
+            ratio(coding.tensor(0)),
+            ratio(coding.tensor(1)),
+            ratio(first(0)),
+            ratio(first(1)),
+            speed(total.encode()),
+            speed(total.decode()),
         ]
     });
-    let front = |tensor: &str| format!("{tensor}, layers < {front}");
+    let front = |tensor: &str| format!("{tensor}, layers < {}", figures.front);
     let head = ["encoding", "cut", "K", "V", &front("K"), &front("V"), "encoded", "decoded"];
     rows(&head, body.collect())
 }
 
-/// Policies by ratio, with the first block length and the layers that a session evicts from; the file has all.
-fn eviction(results: &Results) -> String {
-    let Some(block) = results.eviction.first().map(|r| r.block_tokens) else { return String::new() };
-    let is_shown = |r: &&EvictionResult| r.block_tokens == block && u64::from(r.layer) >= front_layers(results);
-    let of_block: Vec<&EvictionResult> = results.eviction.iter().filter(is_shown).collect();
-    let ratios = distinct(of_block.iter().map(|r| r.target_ratio));
-    let mut body = Vec::new();
-    for policy in distinct(of_block.iter().map(|r| &r.policy)) {
-        for ratio in &ratios {
-            let same = |r: &&&EvictionResult| (&r.policy, r.target_ratio) == (policy, *ratio);
-            let mean_of = |of: fn(&EvictionResult) -> f64| mean(of_block.iter().filter(same).map(|r| of(r)));
-            // A ratio that evicts nothing tells nothing.
-            if mean_of(|r| r.evictions as f64) == 0.0 {
-                continue;
-            }
-            body.push(vec![
-                policy.clone(),
-                ratio.to_string(),
-                format!("{:.3}", mean_of(|r| r.kept_share)),
-                format!("{:.4}", mean_of(|r| r.kept_mass)),
-                format!("{:.4}", mean_of(|r| r.relative_l2)),
-                format!("{:.4}", mean_of(|r| r.cosine)),
-                format!("{:.0}", mean_of(|r| r.moved_tokens)),
-                bytes::format(mean_of(|r| r.restored_bytes_per_step.unwrap_or(0.0)) as u64),
-            ]);
-        }
-    }
-    rows(&["policy", "ratio", "kept", "mass", "error", "cosine", "moved", "restored per step"], body)
+/// Policies by ratio, with one block length and the layers that a session evicts from; the file has all.
+fn eviction(figures: &Figures) -> String {
+    let row = |curve: &Curve, point: &Point| {
+        vec![
+            curve.policy.clone(),
+            point.ratio.to_string(),
+            format!("{:.3}", point.kept_share),
+            format!("{:.4}", point.kept_mass),
+            format!("{:.4}", point.error),
+            format!("{:.4}", point.cosine),
+            format!("{:.0}", point.moved),
+            point.restored.map_or(String::new(), |restored| bytes::format(restored as u64)),
+        ]
+    };
+    // A ratio that evicts nothing tells nothing.
+    let body = figures
+        .shown_curves()
+        .flat_map(|curve| curve.points.iter().filter(|point| point.evicts).map(move |point| row(curve, point)));
+    rows(&["policy", "ratio", "kept", "mass", "error", "cosine", "moved", "restored per step"], body.collect())
 }
 
 /// Each encoding of the default effort, or of the first one, by ratio; the first block length. The file has all.

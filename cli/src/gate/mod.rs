@@ -316,8 +316,8 @@ fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Vec<Pending>) ->
     let mut cases = Vec::new();
     for (entry, inputs, limits) in &read_cases {
         let (mut limits, mut warnings) = (limits.clone(), inputs.warnings.clone());
-        if let (Some((file, _)), false) = (inputs.evaluations.first(), inputs.rows.is_empty()) {
-            warnings.push(format!("{file}: a result of evaluate judges nothing beside a run"));
+        if let (Some(figures), false) = (inputs.evaluations.first(), inputs.rows.is_empty()) {
+            warnings.push(format!("{}: a result of evaluate judges nothing beside a run", figures.name));
         }
         let of_rows = || inputs.rows.first().map(|row| row.key.clone()).unwrap_or_default();
         let key = arguments.history_key.clone().unwrap_or_else(of_rows);

@@ -3,7 +3,8 @@
 use super::read::Inputs;
 use super::table::Thresholds;
 use super::verdict::{Gate, Verdict};
-use mnnkv_replay::results::{Results, WholeCacheResult};
+use crate::figures::{Coding, Figures};
+use mnnkv_replay::results::WholeCacheResult;
 use serde_json::json;
 
 /// One codec and one ratio; of several chats the worst figures.
@@ -19,7 +20,8 @@ fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     a.zip(b).map(|(a, b)| a.min(b))
 }
 
-fn settings(file: &str, results: &Results) -> Vec<Setting> {
+fn settings(figures: &Figures) -> Vec<Setting> {
+    let Figures { name: file, results, .. } = figures;
     let mut settings: Vec<Setting> = Vec::new();
     let mut add = |new: Setting| match settings.iter_mut().find(|old| old.name == new.name) {
         Some(old) => {
@@ -42,32 +44,23 @@ fn settings(file: &str, results: &Results) -> Vec<Setting> {
             product: whole.policy.as_ref().map(|_| whole.reference_product),
         });
     }
-    if settings.is_empty() { codecs(file, results) } else { settings }
+    if settings.is_empty() { codecs(figures) } else { settings }
 }
 
 /// Each codec over all its tensors.
-fn codecs(file: &str, results: &Results) -> Vec<Setting> {
-    let mut sums: Vec<(String, u64, u64)> = Vec::new();
-    for entry in results.lossless.iter().filter(|entry| entry.head.is_none()) {
-        let rotation = entry.rotation.as_deref().map_or(String::new(), |r| format!(", rotation {r}"));
-        let name = format!("{file}: {} effort {}{rotation}, {}", entry.format, entry.effort, entry.cut);
-        match sums.iter_mut().find(|sum| sum.0 == name) {
-            Some(sum) => {
-                (sum.1, sum.2) = (sum.1.saturating_add(entry.raw_bytes), sum.2.saturating_add(entry.kept_bytes))
-            }
-            None => sums.push((name, entry.raw_bytes, entry.kept_bytes)),
-        }
-    }
-    let setting = |(name, raw, kept): (String, u64, u64)| {
-        let ratio = (kept > 0).then(|| raw as f64 / kept as f64);
-        Setting { name, lossy: None, lossless: ratio, joint: None, product: None }
+fn codecs(figures: &Figures) -> Vec<Setting> {
+    let setting = |coding: &Coding| {
+        let rotation = coding.rotation.as_deref().map_or(String::new(), |r| format!(", rotation {r}"));
+        let Coding { format, effort, cut, .. } = coding;
+        let name = format!("{}: {format} effort {effort}{rotation}, {cut}", figures.name);
+        Setting { name, lossy: None, lossless: Some(coding.total().ratio()), joint: None, product: None }
     };
-    sums.into_iter().map(setting).collect()
+    figures.codings.iter().map(setting).collect()
 }
 
 /// Judges the setting that passes most gates, of those the one with the greatest joint or lossless ratio.
 pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
-    let mut all: Vec<Setting> = inputs.evaluations.iter().flat_map(|(file, results)| settings(file, results)).collect();
+    let mut all: Vec<Setting> = inputs.evaluations.iter().flat_map(settings).collect();
     if let Some(offline) = inputs.online.as_ref().or(inputs.upper.as_ref()) {
         let name = offline.file.clone();
         all.push(Setting { name, lossy: None, lossless: Some(offline.ratio), joint: None, product: None });
@@ -97,8 +90,9 @@ pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
         (passed, setting.joint.or(setting.lossless).unwrap_or(0.0))
     };
     let mut verdict = Verdict { suite: "evaluate", ..Verdict::default() };
-    for (file, results) in &inputs.evaluations {
-        if !results.complete {
+    for figures in &inputs.evaluations {
+        if !figures.results.complete {
+            let file = &figures.name;
             verdict.warnings.push(format!("{file}: evaluate was interrupted; its lists are not complete"));
         }
     }
@@ -116,7 +110,7 @@ pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
             target: Some(limits.number("lossless-target")),
             enabled: true,
             pass: false,
-            reason: format!("{}: no ratios", inputs.evaluations.first().map_or("", |(file, _)| file)),
+            reason: format!("{}: no ratios", inputs.evaluations.first().map_or("", |figures| &figures.name)),
         }),
     }
     verdict

@@ -5,8 +5,9 @@ use super::demo::{self, Demo};
 use super::metrics;
 use super::tables::{self, BadLine};
 use super::toml::Entry;
+use crate::figures::Figures;
 use crate::{input, report};
-use mnnkv_replay::results::{self, Results};
+use mnnkv_replay::results;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +22,7 @@ pub struct Inputs {
     pub rows: Vec<Row>,
     pub upper: Option<Offline>,
     pub online: Option<Offline>,
-    pub evaluations: Vec<(String, Results)>,
+    pub evaluations: Vec<Figures>,
     pub demos: Vec<Demo>,
     pub bad_lines: Vec<BadLine>,
     pub warnings: Vec<String>,
@@ -132,7 +133,7 @@ impl Inputs {
         match object.get("format").and_then(Value::as_str) {
             Some(results::FORMAT) => {
                 let results = report::evaluation(value.get("version"), value).map_err(|e| format!("{place}: {e}"))?;
-                self.evaluations.push((place.file.clone(), results));
+                self.evaluations.push(Figures::new(place.file, results));
                 return Ok(true);
             }
             Some("mnnkv-tasks") => {

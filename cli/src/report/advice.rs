@@ -1,14 +1,14 @@
 //! The summary of an evaluation in sentences, and the next steps.
 
 use super::document::{Block, Line, Table, Tile, name, number, percent, ratio, speed};
-use super::figures::{Coding, Figures, Point, Whole};
-use crate::bytes;
-use mnnkv::dtype::Dtype;
+use crate::figures::{Coding, Figures, Point};
+use crate::{bytes, dtype};
 use mnnkv::h2o::{self, PlanConfig, Target};
 use mnnkv::layout::{Kind, Rows};
 use mnnkv::session::Holds;
+use mnnkv_model::sizing::CacheElement;
 use mnnkv_replay::eviction::policies;
-use mnnkv_replay::results::LayerResult;
+use mnnkv_replay::results::{LayerResult, WholeCacheResult};
 use serde_json::{Map, Value, json};
 
 /// Errors of the attention output that a ratio is chosen by.
@@ -50,7 +50,7 @@ pub fn headline(figures: &Figures) -> Option<f64> {
     let nearest = |ratios: &mut dyn Iterator<Item = f64>| ratios.min_by(|a, b| distance(a).total_cmp(&distance(b)));
     match figures.curve() {
         Some(curve) => nearest(&mut curve.points.iter().filter(|p| p.evicts).map(|p| p.ratio)),
-        None => nearest(&mut figures.wholes.iter().filter(|w| w.lossy_only > 1.0).map(|w| w.ratio)),
+        None => nearest(&mut figures.wholes.iter().filter(|w| w.lossy_only > 1.0).map(|w| w.target_ratio)),
     }
 }
 
@@ -142,11 +142,11 @@ pub fn summary(figures: &Figures) -> Vec<Block> {
     blocks
 }
 
-fn both(figures: &Figures, base: &Coding, whole: &Whole) -> Line {
-    let line = Line::new(format!("At one token in {} the whole cache shrinks ", number(whole.ratio)))
+fn both(figures: &Figures, base: &Coding, whole: &WholeCacheResult) -> Line {
+    let line = Line::new(format!("At one token in {} the whole cache shrinks ", number(whole.target_ratio)))
         .strong(times_less(whole.joint))
         .text(format!(" with {} ({} by eviction alone). ", coding_name(base), times_less(whole.lossy_only)));
-    let Some(point) = point_at(figures, whole.ratio) else {
+    let Some(point) = point_at(figures, whole.target_ratio) else {
         return line.text("The dump has neither Q nor attention rows, so the error of that is unknown.");
     };
     let (layer, worst) = point.worst();
@@ -162,7 +162,7 @@ fn times_less(r: f64) -> String {
     format!("{}:1", ratio(r))
 }
 
-fn product(whole: &Whole) -> Line {
+fn product(whole: &WholeCacheResult) -> Line {
     let product = ratio(whole.reference_product);
     Line::new("The reference system would report ").strong(product).text(
         ": the lossless ratio of the first layers times the ratio of eviction in the others. These are different layers, \
@@ -177,7 +177,7 @@ fn limits(figures: &Figures) -> Vec<Block> {
     let row = |limit: f64| {
         let point = figures.stands(limit)?;
         let whole = base.and_then(|base| figures.whole_at(base, point.ratio));
-        let cell = |of: fn(&Whole) -> f64| whole.map_or("—".into(), |w| times_less(of(w)));
+        let cell = |of: fn(&WholeCacheResult) -> f64| whole.map_or("—".into(), |w| times_less(of(w)));
         Some(vec![
             percent(limit),
             number(point.ratio),
@@ -220,12 +220,7 @@ fn budget(figures: &Figures) -> Option<(Line, Vec<Block>)> {
     if first.kv_heads > MOST_HEADS || layers.iter().any(differs) {
         return None;
     }
-    let kind = Kind::Float(match &first.dtype[..] {
-        "F16" => Dtype::F16,
-        "BF16" => Dtype::Bf16,
-        "F32" => Dtype::F32,
-        _ => return None,
-    });
+    let kind = Kind::Float(dtype::float(CacheElement::from_name(&first.dtype)?)?);
     let rows = Rows { key: kind, value: kind, heads: first.kv_heads, dims: first.head_dim };
     let count = layers.iter().map(|layer| layer.layer).max()?.saturating_add(1);
     let of = |mb: u64| Holds::of(mb.saturating_mul(1_000_000), count, &rows);

@@ -2,8 +2,8 @@
 
 use super::chart::{Axis, MOST_SERIES, Mark, Panel, Shape};
 use super::document::{Figure, Table, name, number, percent, ratio, speed, tick};
-use super::figures::{Coding, Curve, Figures, Point};
 use super::memory::{Bytes, Memory};
+use crate::figures::{Coding, Curve, Figures, Point, Sum};
 use std::collections::BTreeSet;
 
 /// More layers than this are a line instead of bars.
@@ -223,7 +223,7 @@ fn speed_of(coding: &Coding, way: usize) -> f64 {
 
 fn coding_row(coding: &Coding) -> Vec<String> {
     let (k, v, total) = (coding.tensor(0), coding.tensor(1), coding.total());
-    let cell = |sum: &super::figures::Sum| if sum.raw > 0.0 { ratio(sum.ratio()) } else { "—".into() };
+    let cell = |sum: &Sum| if sum.raw > 0.0 { ratio(sum.ratio()) } else { "—".into() };
     let shown = |bytes: Option<f64>| bytes.map_or("—".into(), speed);
     vec![name(&coding.label()), cell(&k), cell(&v), cell(&total), shown(total.encode()), shown(total.decode())]
 }

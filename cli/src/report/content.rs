@@ -3,9 +3,10 @@
 use super::advice;
 use super::charts;
 use super::document::{Block, Document, Figure, Line, Table, change, name, number, percent, ratio, sentence, speed};
-use super::figures::{Figures, Whole};
 use super::read::{Case, Gate};
+use crate::figures::Figures;
 use mnnkv::gear::Effort;
+use mnnkv_replay::results::WholeCacheResult;
 
 /// Findings and settings that are shown.
 const MOST_CHARS: usize = 2000;
@@ -245,10 +246,11 @@ fn memory(rounds: &[Figures]) -> Vec<Block> {
 
 fn whole_cache(rounds: &[Figures]) -> Vec<Block> {
     let head = ["one token in", "both", "error", "lossless only", "eviction only", "encoding", "reference's product"];
-    let row = |figures: &Figures, whole: &Whole| {
-        let point = figures.curve().and_then(|curve| curve.points.iter().find(|point| point.ratio == whole.ratio));
+    let row = |figures: &Figures, whole: &WholeCacheResult| {
+        let point =
+            figures.curve().and_then(|curve| curve.points.iter().find(|point| point.ratio == whole.target_ratio));
         let cells = [
-            number(whole.ratio),
+            number(whole.target_ratio),
             ratio(whole.joint),
             point.map_or("unknown".into(), |point| match point.evicts {
                 true => percent(point.error),
@@ -324,7 +326,7 @@ fn differences(rounds: &[Figures]) -> Vec<Block> {
     add(format!("ratio, lossless, {shown}"), ratio, &|f| Some(sum(f)?.ratio()));
     add(format!("encode, {shown}"), speed, &|f| sum(f)?.encode());
     add(format!("decode, {shown}"), speed, &|f| sum(f)?.decode());
-    let mut ratios: Vec<f64> = rounds.iter().flat_map(|r| r.wholes_of(base)).map(|whole| whole.ratio).collect();
+    let mut ratios: Vec<f64> = rounds.iter().flat_map(|r| r.wholes_of(base)).map(|whole| whole.target_ratio).collect();
     ratios.sort_by(f64::total_cmp);
     ratios.dedup();
     for at in ratios.into_iter().take(12) {

@@ -1,6 +1,6 @@
 //! Bytes of a cache of any length, from measured ratios and the shapes of layers.
 
-use super::figures::{Coding, Figures};
+use crate::figures::{Coding, Figures};
 use mnnkv::h2o::{self, PlanConfig, Target};
 use mnnkv_replay::codec::Zones;
 use mnnkv_replay::results::LayerResult;

@@ -5,17 +5,16 @@ mod chart;
 mod charts;
 mod content;
 mod document;
-mod figures;
 mod html;
 mod markdown;
 mod memory;
 mod read;
 
 use crate::failure::Failure;
+use crate::figures::Figures;
 use crate::output::{self, Output};
 use clap::Args;
 use content::Cases;
-use figures::Figures;
 use read::Input;
 pub use read::evaluation;
 use serde_json::json;

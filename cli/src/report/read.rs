@@ -194,8 +194,9 @@ fn check(results: &Results) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{content, figures::Figures, html, markdown};
+    use super::super::{content, html, markdown};
     use super::*;
+    use crate::figures::Figures;
 
     const SAMPLE: &[u8] = include_bytes!("../../testdata/report/lm_a.json");
 

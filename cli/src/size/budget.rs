@@ -1,11 +1,11 @@
 //! What `kv_memory_mb` makes of a budget.
 
 use crate::bytes;
+use crate::dtype;
 use crate::output::table;
-use mnnkv::dtype::Dtype;
 use mnnkv::layout::{Kind, Rows};
 use mnnkv::session::Holds;
-use mnnkv_model::sizing::{Attention, CacheElement, Kv, LayerShape, ModelConfig, Setup, SizeReport, Span};
+use mnnkv_model::sizing::{Attention, Kv, LayerShape, ModelConfig, Setup, SizeReport, Span};
 use serde_json::{Value, json};
 
 /// What the budget of a session holds.
@@ -81,15 +81,12 @@ fn rows(caches: &[&Attention], setup: &Setup) -> Result<Rows, String> {
         return Err("not computed for layers of several sizes".into());
     }
     let Kv::Heads { kv_heads, head_dim } = first.kv else { return Err("latents (MLA) are no K and V of heads".into()) };
-    let float = |element: CacheElement| match element {
-        CacheElement::F16 => Ok(Kind::Float(Dtype::F16)),
-        CacheElement::Bf16 => Ok(Kind::Float(Dtype::Bf16)),
-        CacheElement::F32 => Ok(Kind::Float(Dtype::F32)),
-        other => Err(format!("{} stays as it is", other.name())),
-    };
     let [key, value] = match &setup.mnn {
         Some(mnn) => mnn.kinds(),
-        None => [float(setup.element)?; 2],
+        None => {
+            let float = dtype::float(setup.element);
+            [Kind::Float(float.ok_or_else(|| format!("{} stays as it is", setup.element.name()))?); 2]
+        }
     };
     let heads = (kv_heads / setup.ranks).max(1) as usize;
     Ok(Rows { key, value, heads, dims: head_dim as usize })
