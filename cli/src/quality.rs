@@ -1,5 +1,6 @@
 //! `mnnkv quality`: what eviction and fewer bits cost in the losses of a language model.
 
+use crate::evaluate;
 use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::progress;
@@ -53,7 +54,7 @@ pub struct Arguments {
     #[arg(long = "task", value_name = "TASK", value_parser = task)]
     tasks: Vec<Task>,
     /// Tokens per kept token; repeatable [default: 3.5]
-    #[arg(long = "ratio", value_name = "N", value_parser = crate::evaluate::ratio)]
+    #[arg(long = "ratio", value_name = "N", value_parser = evaluate::ratio)]
     ratios: Vec<f64>,
     /// Also decode so many tokens of each text, and report where they leave those of the whole cache
     #[arg(long, value_name = "TOKENS", default_value = "0", value_parser = clap::value_parser!(u16).range(..=4096))]
@@ -75,15 +76,11 @@ fn method(text: &str) -> Result<Method, String> {
     if let Some(method) = known.iter().find(|method| method.name == text) {
         return Ok(method.clone());
     }
-    let names = || known.iter().map(|method| format!("{:?}", method.name)).collect::<Vec<_>>().join(", ");
-    let (name, keys) = text.split_once('=').ok_or_else(|| format!("one of {} or NAME={{...}} expected", names()))?;
+    let (name, keys) = evaluate::named_keys(text, known.iter().map(|method| &method.name))?;
     if known.iter().any(|method| method.name == name) {
         return Err(format!("{name} is a method with keys of its own; another name expected"));
     }
-    match serde_json::from_str(keys) {
-        Ok(keys) => Ok(Method { name: name.into(), keys }),
-        Err(e) => Err(format!("the keys of {name} are not a JSON object: {e}")),
-    }
+    Ok(Method { name: name.into(), keys })
 }
 
 fn task(text: &str) -> Result<Task, String> {

@@ -99,16 +99,23 @@ pub fn assignment(text: &str) -> Result<(String, Value), String> {
     Ok((key.into(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
 }
 
+/// Parses `NAME={...}`, which may stand for one of the `known` names.
+pub fn named_keys<'a, 'b>(text: &'a str, known: impl Iterator<Item = &'b String>) -> Result<(&'a str, Keys), String> {
+    let Some((name, keys)) = text.split_once('=') else {
+        let names: Vec<String> = known.map(|name| format!("{name:?}")).collect();
+        return Err(format!("one of {} or NAME={{...}} expected", names.join(", ")));
+    };
+    let keys = serde_json::from_str(keys).map_err(|e| format!("the keys of {name} are not a JSON object: {e}"))?;
+    Ok((name, keys))
+}
+
 /// Parses the name of a built-in policy, or `NAME={...}` with keys of a config.
 pub fn policy(text: &str) -> Result<Policy, String> {
     let known = policies();
     if let Some(policy) = known.iter().find(|policy| policy.name == text) {
         return Ok(policy.clone());
     }
-    let names = || known.iter().map(|policy| format!("{:?}", policy.name)).collect::<Vec<_>>().join(", ");
-    let (name, keys) = text.split_once('=').ok_or_else(|| format!("one of {} or NAME={{...}} expected", names()))?;
-    let keys: Keys =
-        serde_json::from_str(keys).map_err(|e| format!("the keys of {name} are not a JSON object: {e}"))?;
+    let (name, keys) = named_keys(text, known.iter().map(|policy| &policy.name))?;
     if let Some(key) = keys.keys().find(|key| !key.starts_with("kv_h2o_") || is_of_replay(key)) {
         return Err(format!("{key:?} of {name} is no key of a policy: --ratios, --block-tokens and the replay set it"));
     }

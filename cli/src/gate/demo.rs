@@ -7,6 +7,7 @@ use super::verdict::{Fact, Gate, Verdict, best, mean};
 use crate::input;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
 type Object = Map<String, Value>;
 
@@ -242,6 +243,7 @@ impl Demo {
         let mut gate =
             |key, flag, value: Option<f64>, target: Option<f64>, enabled: bool, pass: bool, cause: String| {
                 let reason = if pass || !enabled { String::new() } else { format!("{place}: {cause}") };
+                let (key, flag) = (Cow::Borrowed(key), Cow::Borrowed(flag));
                 gates.push(Gate { key, flag, value, target, enabled, pass, reason });
                 pass
             };

@@ -65,7 +65,8 @@ impl Runtime<'_> {
             Ok(remark) => (true, remark),
             Err(reason) => (false, reason),
         };
-        Some(Gate { key: row.gate, flag: row.flag, value, target: limit.filter(|_| on), enabled, pass, reason })
+        let (key, flag) = (row.gate.into(), row.flag.into());
+        Some(Gate { key, flag, value, target: limit.filter(|_| on), enabled, pass, reason })
     }
 
     pub fn numbers(&self, column: Column) -> impl Iterator<Item = f64> {

@@ -41,6 +41,7 @@ use std::path::{Path, PathBuf};
 use summary::Case;
 use table::{Thresholds, Value, index};
 use toml::{Chosen, Entry, Manifest};
+pub use verdict::Gate;
 use verdict::Verdict;
 
 const EXAMPLES: &str = "\
@@ -358,7 +359,7 @@ fn text(cases: &[Case]) -> String {
         text += &format!("{}: {passed}\n", visible(&case.entry.name));
         let mut rows = vec![["gate", "verdict", "value", "target", "reason"].map(str::to_owned).to_vec()];
         for gate in case.verdict.gates.iter().filter(|gate| gate.enabled) {
-            let mut row = vec![gate.key.to_owned()];
+            let mut row = vec![gate.key.to_string()];
             row.extend(page::words(gate));
             row.push(gate.reason.clone());
             rows.push(row);

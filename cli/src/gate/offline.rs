@@ -82,7 +82,7 @@ pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
                 "not measured"
             };
             let reason = if pass { setting.name.clone() } else { format!("{}: {cause}", setting.name) };
-            Gate { key, flag, value, target: enabled.then_some(target), enabled, pass, reason }
+            Gate { key: key.into(), flag: flag.into(), value, target: enabled.then_some(target), enabled, pass, reason }
         })
     };
     let rank = |setting: &Setting| {
@@ -104,8 +104,8 @@ pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
             verdict.figures.insert("reference_product".into(), json!(setting.product));
         }
         None => verdict.gates.push(Gate {
-            key: "lossless_online_pass",
-            flag: "lossless-target",
+            key: "lossless_online_pass".into(),
+            flag: "lossless-target".into(),
             value: None,
             target: Some(limits.number("lossless-target")),
             enabled: true,

@@ -82,8 +82,8 @@ pub fn judge(paths: [&Path; 2], limits: &Thresholds) -> Result<Verdict, String> 
     let reason = if pass { figures } else { format!("{}: {figures}", candidate.file) };
     let mut verdict = Verdict { suite: "perplexity", ..Verdict::default() };
     verdict.gates.push(Gate {
-        key: "perplexity_pass",
-        flag: "max-ppl-increase",
+        key: "perplexity_pass".into(),
+        flag: "max-ppl-increase".into(),
         value: Some(increase),
         target: (target >= 0.0).then_some(target),
         enabled: target >= 0.0,

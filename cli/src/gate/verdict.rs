@@ -1,19 +1,29 @@
 //! The outcome of gates.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
-/// One gate.
-#[derive(Clone, Debug)]
+/// One gate, also as JSON.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Gate {
-    pub key: &'static str,
+    #[serde(rename = "gate", alias = "key", alias = "name")]
+    pub key: Cow<'static, str>,
     /// The flag of its limit; empty if it has none.
-    pub flag: &'static str,
-    pub value: Option<f64>,
-    pub target: Option<f64>,
+    #[serde(default)]
+    pub flag: Cow<'static, str>,
+    #[serde(default = "on")]
     pub enabled: bool,
     pub pass: bool,
+    pub value: Option<f64>,
+    pub target: Option<f64>,
     /// Cause and place of a failure; a remark on a pass, or nothing.
+    #[serde(default)]
     pub reason: String,
+}
+
+fn on() -> bool {
+    true
 }
 
 /// A figure as the reference prints it.
@@ -79,14 +89,8 @@ impl Verdict {
     }
 
     pub fn json(&self) -> Value {
-        let gates = self.gates.iter().map(|gate| {
-            json!({
-                "gate": gate.key, "flag": gate.flag, "enabled": gate.enabled, "pass": gate.pass, "value": gate.value,
-                "target": gate.target, "reason": gate.reason,
-            })
-        });
         json!({
-            "suite": self.suite, "overall_pass": self.passed(), "gates": gates.collect::<Vec<_>>(),
+            "suite": self.suite, "overall_pass": self.passed(), "gates": self.gates,
             "warnings": self.warnings, "figures": self.figures,
         })
     }

@@ -3,8 +3,9 @@
 use super::advice;
 use super::charts;
 use super::document::{Block, Document, Figure, Line, Table, change, name, number, percent, ratio, sentence, speed};
-use super::read::{Case, Gate};
+use super::read::Case;
 use crate::figures::Figures;
+use crate::gate::Gate;
 use mnnkv::gear::Effort;
 use mnnkv_replay::results::WholeCacheResult;
 
@@ -396,7 +397,7 @@ fn gate_row(gate: &Gate) -> Vec<String> {
         (true, false) => "✗ fail",
     };
     let cell = |value: Option<f64>| value.map_or("—".into(), number);
-    vec![name(&gate.gate), verdict.into(), cell(gate.value), cell(gate.target), name(&gate.reason)]
+    vec![name(&gate.key), verdict.into(), cell(gate.value), cell(gate.target), name(&gate.reason)]
 }
 
 // Findings, settings, provenance

@@ -1,6 +1,7 @@
 //! Reads the files of a report. Their content is not trusted: each number is checked before it is shown.
 
 use crate::failure::Failure;
+use crate::gate::Gate;
 use crate::input::{self, short, typed};
 use mnnkv_replay::results::{FORMAT, Results, VERSION};
 use serde::de::IgnoredAny;
@@ -28,26 +29,6 @@ pub struct Case {
     pub gates: Vec<Gate>,
     #[serde(default)]
     pub warnings: Vec<String>,
-}
-
-/// One gate.
-#[derive(Debug, Deserialize)]
-pub struct Gate {
-    #[serde(alias = "key", alias = "name")]
-    pub gate: String,
-    #[serde(default)]
-    pub value: Option<f64>,
-    #[serde(default)]
-    pub target: Option<f64>,
-    pub pass: bool,
-    #[serde(default = "on")]
-    pub enabled: bool,
-    #[serde(default)]
-    pub reason: String,
-}
-
-fn on() -> bool {
-    true
 }
 
 /// The fields that tell the kind of a file.
