@@ -41,15 +41,12 @@ pub fn format(bytes: u64) -> String {
 
 /// A count with commas: `131,072`.
 pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    indicatif::HumanCount(n).to_string()
+}
+
+/// A count of things: `1 file`, `2 files`.
+pub fn plural(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Output, visible};
-use crate::{progress, snapshot};
+use crate::{bytes, progress, snapshot};
 use clap::Args;
 use indicatif::ProgressBar;
 use mnnkv::status::Result as LibraryResult;
@@ -46,12 +46,10 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     }
     let count = |n: usize, what: &str| match n {
         0 => format!("no {what}s"),
-        1 => format!("1 {what}"),
-        n => format!("{n} {what}s"),
+        n => bytes::plural(n as u64, what),
     };
     text += &format!("{directory}: {}, {}\n", count(errors, "error"), count(warnings, "warning"));
-    let mut object: Value =
-        serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
+    let mut object: Value = serde_json::from_str(&report.json()?)?;
     object["directory"] = json!(arguments.directory.display().to_string());
     Ok(Output { text, json: object, clean: errors == 0 })
 }

@@ -63,10 +63,10 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let total: u64 = tensors.iter().map(FloatTensor::bytes).sum();
     let (read, count) = (model.bytes(), tensors.len());
     let text = format!(
-        "{}: {count} tensors, {} in {files} file{}, from {}\n",
+        "{}: {count} tensors, {} in {}, from {}\n",
         output.display(),
         bytes::format(total),
-        if files == 1 { "" } else { "s" },
+        bytes::plural(files as u64, "file"),
         bytes::format(read),
     );
     let object = json!({

@@ -2,8 +2,8 @@
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::{Output, table};
-use crate::progress;
+use crate::output::Output;
+use crate::{progress, table};
 use clap::{Args, ValueEnum};
 use mnnkv_replay::dumps::writer::{self, Options, Split};
 use mnnkv_replay::dumps::{Dump, LayerInfo};
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
 fn list(dump: &Dump, indices: &[usize]) -> Output {
     let head =
         ["run", "layer", "tokens", "from", "prompt", "KV heads", "dims", "type", "bytes", "Q rows", "attention rows"];
-    let mut rows = vec![head.map(String::from).to_vec()];
+    let mut rows = Vec::new();
     let mut layers = Vec::new();
     for index in indices {
         let (layer, (query, attention)) = (&dump.layers[*index], dump.score_rows(*index));
@@ -106,9 +106,9 @@ fn list(dump: &Dump, indices: &[usize]) -> Output {
     let total = total(dump, indices);
     let text = format!(
         "{} in {}, K and V\n{}{}",
-        plural(layers.len(), "layer"),
+        bytes::plural(layers.len() as u64, "layer"),
         bytes::format(total),
-        table(&rows),
+        table::text(&head, rows),
         findings(&dump.findings)
     );
     Output::new(text, json!({ "layers": layers, "bytes": total, "findings": dump.findings }))
@@ -135,9 +135,9 @@ fn convert(arguments: &Arguments, dump: &Dump, indices: &[usize], folder: &Path)
     let text = format!(
         "{}: {}, {} in {}\n{}",
         folder.display(),
-        plural(indices.len(), "layer"),
+        bytes::plural(indices.len() as u64, "layer"),
         bytes::format(written.bytes),
-        plural(written.files as usize, "file"),
+        bytes::plural(written.files as u64, "file"),
         findings(&all),
     );
     let object = json!({
@@ -150,10 +150,6 @@ fn convert(arguments: &Arguments, dump: &Dump, indices: &[usize], folder: &Path)
 /// Bytes of K and V.
 fn total(dump: &Dump, indices: &[usize]) -> u64 {
     indices.iter().map(|index| 2 * dump.layers[*index].key_bytes() as u64).sum()
-}
-
-fn plural(n: usize, what: &str) -> String {
-    format!("{} {what}{}", bytes::count(n as u64), if n == 1 { "" } else { "s" })
 }
 
 fn findings(findings: &[mnnkv_replay::error::Finding]) -> String {

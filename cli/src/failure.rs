@@ -35,6 +35,13 @@ impl From<Error> for Failure {
     }
 }
 
+/// JSON of the library's own is right.
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Failure(format!("a bug in mnnkv: {error}"))
+    }
+}
+
 impl From<String> for Failure {
     fn from(text: String) -> Self {
         Failure(text)

@@ -2,8 +2,8 @@
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::{Output, table, visible};
-use crate::snapshot;
+use crate::output::{Output, visible};
+use crate::{snapshot, table};
 use clap::Args;
 use mnnkv_model::compressor::{self, Compressor};
 use mnnkv_model::file::{ModelFile, Source};
@@ -68,7 +68,7 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
     if header.num_heads != 0 {
         facts.push(("heads", format!("{}, as noted by the converter", header.num_heads)));
     }
-    text += &table(&facts.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect::<Vec<_>>());
+    text += &table::lines(facts.into_iter().map(|(name, value)| vec![name.to_owned(), value]));
     text += "\nLayer 0\n";
     let mut rows = Vec::new();
     for (i, block) in file.blocks(0)?.iter().enumerate() {
@@ -79,7 +79,7 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
             format!("at byte {}", block.offset),
         ]);
     }
-    text += &table(&rows);
+    text += &table::lines(rows);
     text += &notes(file.notes());
     let block =
         |b: &compressor::BlockInfo| json!({ "offset": b.offset, "rows": b.rows, "cols": b.cols, "bias": b.has_bias });
@@ -106,12 +106,12 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
 
 fn tensors(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
     let tensors = safetensors::read(file).map_err(|e| Failure(format!("{}: {}", path.display(), e.message())))?;
-    let (count, s) = (tensors.len(), if tensors.len() == 1 { "" } else { "s" });
-    let mut text = format!("{}: safetensors, {count} tensor{s}, {}\n", path.display(), bytes::format(file.len()));
+    let count = bytes::plural(tensors.len() as u64, "tensor");
+    let mut text = format!("{}: safetensors, {count}, {}\n", path.display(), bytes::format(file.len()));
     let row = |t: &safetensors::Tensor| {
         vec![t.name.clone(), t.dtype.name().to_owned(), format!("{:?}", t.shape), bytes::format(t.bytes)]
     };
-    text += &table(&tensors.iter().map(row).collect::<Vec<_>>());
+    text += &table::lines(tensors.iter().map(row));
     let tensor = |t: &safetensors::Tensor| json!({ "name": t.name, "dtype": t.dtype.name(), "shape": t.shape, "offset": t.begin, "bytes": t.bytes });
     let list: Vec<Value> = tensors.iter().map(tensor).collect();
     Ok(Output::new(text, json!({ "kind": "safetensors", "bytes": file.len(), "tensors": list })))
@@ -122,12 +122,11 @@ fn directory(path: &Path) -> Result<Output, Failure> {
         .map_err(|e| Failure(format!("{}: {} (mnnkv check {0} lists all findings)", path.display(), e.message())))?;
     let description = model.description();
     let mut text = format!(
-        "{}: quantised by msmodelslim, {}, {} in {} file{}\n",
+        "{}: quantised by msmodelslim, {}, {} in {}\n",
         path.display(),
         visible(description.model_quant_type.as_deref().unwrap_or("of a type that is not given")),
         bytes::format(model.bytes()),
-        model.weight_files(),
-        if model.weight_files() == 1 { "" } else { "s" },
+        bytes::plural(model.weight_files() as u64, "file"),
     );
     text += "\nLinears\n";
     let linear = |l: &mnnkv_model::msmodelslim::QuantizedLinear| {
@@ -144,7 +143,7 @@ fn directory(path: &Path) -> Result<Output, Failure> {
             bytes::format(l.bytes),
         ]
     };
-    text += &table(&model.linears().iter().map(linear).collect::<Vec<_>>());
+    text += &table::lines(model.linears().iter().map(linear));
     if !model.norms().is_empty() {
         text += "\nNorms\n";
         let norm = |n: &mnnkv_model::msmodelslim::Norm| {
@@ -155,7 +154,7 @@ fn directory(path: &Path) -> Result<Output, Failure> {
                 if n.smoothed { "smoothed" } else { "" }.to_owned(),
             ]
         };
-        text += &table(&model.norms().iter().map(norm).collect::<Vec<_>>());
+        text += &table::lines(model.norms().iter().map(norm));
     }
     if !model.kv_layers().is_empty() {
         text += "\nScales of an int8 KV cache (C8)\n";
@@ -166,10 +165,9 @@ fn directory(path: &Path) -> Result<Output, Failure> {
                 format!("values: {} channels", l.value.channels),
             ]
         };
-        text += &table(&model.kv_layers().iter().map(kv).collect::<Vec<_>>());
+        text += &table::lines(model.kv_layers().iter().map(kv));
     }
-    let mut object: Value =
-        serde_json::from_str(&model.layers_json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
+    let mut object: Value = serde_json::from_str(&model.layers_json()?)?;
     object["kind"] = json!("msmodelslim");
     Ok(Output::new(text, object))
 }

@@ -19,6 +19,7 @@ mod quality;
 mod report;
 mod size;
 mod snapshot;
+mod table;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::Failure;

@@ -113,52 +113,14 @@ pub fn object(object: &Value) -> String {
     text
 }
 
-/// Columns as wide as their longest entry, two spaces apart. Columns of numbers are right-aligned. The
-/// first row may be a heading.
-pub fn table(rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let column = |c: usize| rows.iter().filter_map(move |row| row.get(c));
-    let width = |c: usize| column(c).map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let number = |cell: &String| cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
-    let headed = rows.len() > 1 && rows[0].iter().all(|cell| !number(cell));
-    let numbers: Vec<bool> = (0..columns).map(|c| column(c).skip(usize::from(headed)).all(number)).collect();
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::from("  ");
-        for ((cell, width), number) in row.iter().zip(&widths).zip(&numbers) {
-            let fill = " ".repeat(width - cell.chars().count());
-            line += &if *number { format!("{fill}{cell}  ") } else { format!("{cell}{fill}  ") };
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
-        rows.iter().map(|row| row.iter().map(|cell| cell.to_string()).collect()).collect()
-    }
-
-    #[test]
-    fn columns_of_numbers_are_set_to_the_right() {
-        let sizes = rows(&[&["context", "raw", "how"], &["4,096", "512 MiB", "a"], &["131,072", "16 GiB", "b"]]);
-        assert_eq!(table(&sizes), "  context      raw  how\n    4,096  512 MiB  a\n  131,072   16 GiB  b\n");
-        let facts = rows(&[&["layers", "2"], &["weights", "F16"]]);
-        assert_eq!(table(&facts), "  layers   2\n  weights  F16\n");
-        assert_eq!(table(&[]), "");
-    }
 
     #[test]
     fn names_from_files_cannot_steer_a_terminal_or_begin_a_line() {
         let name = "a\u{1b}[31m\nb\u{7}\u{9b}c\u{202e}d é";
         assert_eq!(visible(name), "a\\u{1b}[31m\\nb\\u{7}\\u{9b}c\\u{202e}d é");
-        assert_eq!(table(&rows(&[&[name]])), format!("  {}\n", visible(name)));
     }
 
     #[test]

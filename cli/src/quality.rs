@@ -2,8 +2,8 @@
 
 use crate::evaluate;
 use crate::failure::Failure;
-use crate::output::{self, Output};
-use crate::progress;
+use crate::output::Output;
+use crate::{progress, table};
 use clap::Args;
 use mnnkv_replay::llama::Model;
 use mnnkv_replay::quality::{self, Cache, Item, MIN_PROMPT, Method, PROMPT, Request, Results, Row, STEPS, Task, WHOLE};
@@ -197,9 +197,7 @@ fn text(conditions: &str, results: &Results) -> String {
         if rows[0].divergence.is_some() {
             heading.extend(["same text", "leaves at"]);
         }
-        let heading = heading.into_iter().map(String::from).collect();
-        let table = std::iter::once(heading).chain(rows.iter().map(cells));
-        text += &output::table(&table.collect::<Vec<_>>());
+        text += &table::text(&heading, rows.iter().map(cells));
     }
     for left in &results.left {
         text += &format!("\n{} is left out: {}\n", left.method, left.reason);
@@ -221,28 +219,30 @@ fn summary(conditions: &str, results: &Results) -> String {
             methods.push(&row.method)
         }
     });
-    let heads = groups.iter().map(|(kind, ratio)| format!("{kind}, 1 of {ratio} | exact"));
-    let mut text =
-        format!("\n## quality: {conditions}\n\n| method | {} | kept |\n", heads.collect::<Vec<_>>().join(" | "));
-    text += &format!("|---|{}\n", "--:|".repeat(2 * groups.len() + 1));
-    for method in methods {
+    let heads = groups.iter().flat_map(|(kind, ratio)| [format!("{kind}, 1 of {ratio}"), "exact".into()]);
+    let heads: Vec<String> = std::iter::once("method".into()).chain(heads).chain(["kept".into()]).collect();
+    let row = |method: &str| {
         let of = |(kind, ratio): &(&str, f64)| {
             rows.iter().find(|row| row.method == method && row.kind == *kind && row.ratio == *ratio)
         };
-        let cell = |group: &(&str, f64)| match of(group) {
-            Some(row) if method == WHOLE => format!("loss {:.3} | {:.0} %", row.loss, 100.0 * row.exact_share),
-            Some(row) => {
-                let error = row.error.map_or(String::new(), |error| format!(" +- {error:.3}"));
-                format!("{:.3}{error} | {:.0} %", row.factor, 100.0 * row.exact_share)
+        let cells = |group: &(&str, f64)| {
+            let exact = |row: &Row| format!("{:.0} %", 100.0 * row.exact_share);
+            match of(group) {
+                Some(row) if method == WHOLE => [format!("loss {:.3}", row.loss), exact(row)],
+                Some(row) => {
+                    let error = row.error.map_or(String::new(), |error| format!(" +- {error:.3}"));
+                    [format!("{:.3}{error}", row.factor), exact(row)]
+                }
+                None => Default::default(),
             }
-            None => " | ".into(),
         };
         let kept: Vec<f64> = groups.iter().filter_map(of).map(|row| 100.0 * row.resident_share).collect();
-        let cells: Vec<String> = groups.iter().map(cell).collect();
         let kept = kept.iter().sum::<f64>() / kept.len() as f64;
-        text += &format!("| {method} | {} | {kept:.0} % |\n", cells.join(" | "));
-    }
-    text
+        let cells = std::iter::once(method.to_owned()).chain(groups.iter().flat_map(cells));
+        cells.chain([format!("{kept:.0} %")]).collect()
+    };
+    let table = table::markdown(&heads, |column| column > 0, methods.into_iter().map(row));
+    format!("\n## quality: {conditions}\n\n{table}")
 }
 
 fn cells(row: &Row) -> Vec<String> {

@@ -6,7 +6,8 @@ mod config;
 use crate::bytes;
 use crate::dtype;
 use crate::failure::Failure;
-use crate::output::{Output, table};
+use crate::output::Output;
+use crate::table;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use config::Config;
@@ -128,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let (model, mnn) = model(arguments)?;
     let mut report = SizeReport::new(&model, &request(arguments, &model, mnn))?;
     let kept = arguments.budget.and_then(|budget| budget::Kept::new(&model, budget, &mut report));
-    let mut json: Value = serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
+    let mut json: Value = serde_json::from_str(&report.json()?)?;
     if let Some(kept) = &kept {
         json["kv_memory"] = kept.json();
     }
@@ -203,7 +204,7 @@ fn request(arguments: &Arguments, model: &ModelConfig, mnn: Option<MnnCache>) ->
 }
 
 fn text(report: &SizeReport, budget: Option<u64>, kept: Option<&budget::Kept>) -> String {
-    let plural = |n: u32, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
+    let plural = |n: u32, what: &str| bytes::plural(n.into(), what);
     let kind = match &report.setup.mnn {
         None => report.setup.element.name().to_owned(),
         Some(mnn) => {
@@ -219,7 +220,7 @@ fn text(report: &SizeReport, budget: Option<u64>, kept: Option<&budget::Kept>) -
         plural(report.setup.batch, "sequence"),
     );
     text += "Layers\n";
-    text += &table(&report.groups.iter().map(group).collect::<Vec<_>>());
+    text += &table::lines(report.groups.iter().map(group));
     text += "\nBytes for each token";
     text += if report.setup.ranks > 1 { " on each rank\n" } else { "\n" };
     let per_token = |bytes: u64| format!("{} B ({})", bytes::count(bytes), bytes::format(bytes));
@@ -228,10 +229,10 @@ fn text(report: &SizeReport, budget: Option<u64>, kept: Option<&budget::Kept>) -
         rows[0].push("at first".into());
         rows.push(vec![per_token(report.bytes_per_late_token), "once every window is full".into()]);
     }
-    text += &table(&rows);
+    text += &table::lines(rows);
     if !report.totals.is_empty() {
         text += "\nBytes of a cache\n";
-        text += &table(&totals(report));
+        text += &totals(report);
     }
     if let (Some(plain), Some(saved), Some(budget)) = (&report.longest_without_savings, &report.longest, budget) {
         text += &format!("\nLongest context in {}\n", bytes::format(budget));
@@ -239,7 +240,7 @@ fn text(report: &SizeReport, budget: Option<u64>, kept: Option<&budget::Kept>) -
         if report.savings != Savings::default() {
             rows.push(longest(saved, "with savings, at the peak of a step"));
         }
-        text += &table(&rows);
+        text += &table::lines(rows);
     }
     if let Some(kept) = kept {
         text += &kept.text();
@@ -293,7 +294,7 @@ fn ranges(numbers: &[u32]) -> String {
 }
 
 /// A line for each context, with a column for each active saving.
-fn totals(report: &SizeReport) -> Vec<Vec<String>> {
+fn totals(report: &SizeReport) -> String {
     let on = &report.savings;
     let stages = [
         ("raw", true),
@@ -314,7 +315,7 @@ fn totals(report: &SizeReport) -> Vec<Vec<String>> {
     if report.setup.ranks > 1 {
         head.push("all ranks".into());
     }
-    let mut rows = vec![head];
+    let mut rows = Vec::new();
     for total in &report.totals {
         let mut row = vec![bytes::count(total.context)];
         let amounts = total.rank.stages();
@@ -330,7 +331,7 @@ fn totals(report: &SizeReport) -> Vec<Vec<String>> {
         }
         rows.push(row);
     }
-    rows
+    table::text(&head, rows)
 }
 
 fn longest(longest: &Longest, how: &str) -> Vec<String> {

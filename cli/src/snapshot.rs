@@ -2,7 +2,8 @@
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::{Output, table, visible};
+use crate::output::{Output, visible};
+use crate::table;
 use mnnkv::snapshot::{Access, LayerEntry, Snapshot, Storage};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -47,7 +48,7 @@ pub fn inspect(path: &Path) -> Result<Output, Failure> {
         ("sections", format!("{}, with the states of layers", bytes::format(usage.values))),
         ("dead", format!("{} of earlier states and commit records", bytes::format(usage.dead))),
     ];
-    text += &table(&facts.map(|(name, fact)| vec![name.to_owned(), visible(&fact)]));
+    text += &table::lines(facts.map(|(name, fact)| vec![name.to_owned(), visible(&fact)]));
     if snapshot.layers().next().is_some() {
         text += "\nLayers\n";
         let row = |(layer, entry): (u32, &LayerEntry)| {
@@ -60,13 +61,13 @@ pub fn inspect(path: &Path) -> Result<Output, Failure> {
                 format!("state of {}", bytes::format(entry.state_len())),
             ]
         };
-        text += &table(&snapshot.layers().map(row).collect::<Vec<_>>());
+        text += &table::lines(snapshot.layers().map(row));
     }
     let len = |name: &str| snapshot.section_len(name).unwrap_or_default();
     if snapshot.names().next().is_some() {
         text += "\nSections\n";
         let row = |name| vec![visible(name), bytes::format(len(name))];
-        text += &table(&snapshot.names().map(row).collect::<Vec<_>>());
+        text += &table::lines(snapshot.names().map(row));
     }
     let damage: Vec<&str> = snapshot.damage().iter().map(|error| error.message()).collect();
     text += &damage.iter().map(|line| format!("damage: {line}\n")).collect::<String>();
@@ -122,7 +123,7 @@ pub fn check(path: &Path) -> Result<Output, Failure> {
         bytes::format(read),
         match findings.len() {
             0 => "nothing".to_owned(),
-            n => format!("{n} part{}", if n == 1 { "" } else { "s" }),
+            n => bytes::plural(n as u64, "part"),
         }
     );
     let object = json!({

@@ -1,7 +1,8 @@
 //! `mnnkv evaluate --reference`: the offline evaluator of the reference system, with the flags of its script.
 
 use crate::failure::Failure;
-use crate::output::{self, Output, table};
+use crate::output::{self, Output};
+use crate::table;
 use clap::Args;
 use mnnkv_replay::error::Finding;
 use mnnkv_replay::reference::{Evaluation, Options, Profile, Refused, evaluate, profile, python_json};
@@ -64,11 +65,10 @@ fn evaluated(dumps: &Path, options: &Options) -> Evaluated {
 
 fn profiled(dumps: &Path, options: &Options) -> Evaluated {
     let Profile { layers, heads, summary, findings } = profile(dumps, options)?;
-    let rows: Vec<Vec<String>> = summary
-        .iter()
-        .map(|(name, ratio)| vec![name.clone(), format!("{:.3}", ratio.as_f64().unwrap_or_default())])
-        .collect();
-    let text = format!("{} entries\n{}{}", layers.len(), table(&rows), listed("Findings", &findings));
+    let row =
+        |(name, ratio): (&String, &Value)| vec![name.clone(), format!("{:.3}", ratio.as_f64().unwrap_or_default())];
+    let rows = summary.iter().map(row);
+    let text = format!("{} entries\n{}{}", layers.len(), table::lines(rows), listed("Findings", &findings));
     let mut json = Map::from_iter([("dump_dir".to_owned(), json!(dumps.to_string_lossy()))]);
     json.extend([("layers".into(), json!(layers)), ("heads".into(), json!(heads)), ("summary".into(), json!(summary))]);
     json.insert("findings".into(), json!(findings));
@@ -104,8 +104,8 @@ fn text(evaluation: &Evaluation) -> String {
         let bytes = |kind: &str| crate::bytes::count(number(&format!("{prefix}{kind}_bytes")));
         vec![name.to_owned(), bytes("raw"), bytes("compressed"), format!("{ratio:.4}")]
     };
-    let head = ["tensors", "raw bytes", "compressed bytes", "ratio"].map(str::to_owned).to_vec();
-    let mut text = table(&[head, row("K", "k_"), row("V", "v_"), row("K and V", "")]);
+    let head = ["tensors", "raw bytes", "compressed bytes", "ratio"];
+    let mut text = table::text(&head, [row("K", "k_"), row("V", "v_"), row("K and V", "")]);
     text += &format!(
         "{} of {} entries selected, {} skipped\n",
         number("selected_entries"),

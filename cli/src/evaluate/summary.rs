@@ -2,7 +2,7 @@
 
 use crate::bytes;
 use crate::figures::{Curve, Figures, Point, Sum};
-use crate::output::table;
+use crate::table;
 use mnnkv_replay::results::{LayerResult, Results, WholeCacheResult};
 use std::path::Path;
 
@@ -28,8 +28,7 @@ pub fn text(figures: &Figures, output: Option<&Path>) -> String {
         }
     }
     if !results.findings.is_empty() {
-        let count = results.findings.len();
-        text += &format!("\n{count} finding{}\n", if count == 1 { "" } else { "s" });
+        text += &format!("\n{}\n", bytes::plural(results.findings.len() as u64, "finding"));
         for finding in results.findings.iter().take(MOST_FINDINGS) {
             text += &format!("  {}: {}: {}\n", finding.reason, finding.place, finding.text);
         }
@@ -41,15 +40,6 @@ pub fn text(figures: &Figures, output: Option<&Path>) -> String {
         text += &format!("\n{}: mnnkv report shows it as a page\n", path.display());
     }
     text
-}
-
-fn rows(head: &[&str], body: Vec<Vec<String>>) -> String {
-    if body.is_empty() {
-        return String::new();
-    }
-    let mut rows = vec![head.iter().map(|cell| (*cell).to_string()).collect()];
-    rows.extend(body);
-    table(&rows)
 }
 
 /// The values of a key in the order of their first appearance.
@@ -77,7 +67,7 @@ fn dump(results: &Results) -> String {
             each(&|l| l.scores_from.clone().unwrap_or_else(|| "none".into())),
         ]
     });
-    rows(&["run", "layers", "tokens", "KV heads x dims", "type", "K and V", "attention"], body.collect())
+    table::text(&["run", "layers", "tokens", "KV heads x dims", "type", "K and V", "attention"], body)
 }
 
 fn lossless(figures: &Figures) -> String {
@@ -100,7 +90,7 @@ fn lossless(figures: &Figures) -> String {
     });
     let front = |tensor: &str| format!("{tensor}, layers < {}", figures.front);
     let head = ["encoding", "cut", "K", "V", &front("K"), &front("V"), "encoded", "decoded"];
-    rows(&head, body.collect())
+    table::text(&head, body)
 }
 
 /// Policies by ratio, with one block length and the layers that a session evicts from; the file has all.
@@ -121,7 +111,7 @@ fn eviction(figures: &Figures) -> String {
     let body = figures
         .shown_curves()
         .flat_map(|curve| curve.points.iter().filter(|point| point.evicts).map(move |point| row(curve, point)));
-    rows(&["policy", "ratio", "kept", "mass", "error", "cosine", "moved", "restored per step"], body.collect())
+    table::text(&["policy", "ratio", "kept", "mass", "error", "cosine", "moved", "restored per step"], body)
 }
 
 /// Each encoding of the default effort, or of the first one, by ratio; the first block length. The file has all.
@@ -140,5 +130,5 @@ fn whole_cache(results: &Results) -> String {
         row
     });
     let head = ["run", "encoding", "cut", "ratio", "lossless", "eviction", "both", "reference's product"];
-    rows(&head, body.collect())
+    table::text(&head, body)
 }

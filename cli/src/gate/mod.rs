@@ -30,7 +30,7 @@ mod verdict;
 
 use crate::failure::Failure;
 use crate::input;
-use crate::output::{Output, table as columns, visible, write_files};
+use crate::output::{Output, visible, write_files};
 use cells::Column;
 use clap::Args;
 use clap::error::ErrorKind;
@@ -357,14 +357,8 @@ fn text(cases: &[Case]) -> String {
     for case in cases {
         let passed = if case.passed() { "passed" } else { "FAILED" };
         text += &format!("{}: {passed}\n", visible(&case.entry.name));
-        let mut rows = vec![["gate", "verdict", "value", "target", "reason"].map(str::to_owned).to_vec()];
-        for gate in case.verdict.gates.iter().filter(|gate| gate.enabled) {
-            let mut row = vec![gate.key.to_string()];
-            row.extend(page::words(gate));
-            row.push(gate.reason.clone());
-            rows.push(row);
-        }
-        text += &columns(&rows);
+        let gates = case.verdict.gates.iter().filter(|gate| gate.enabled);
+        text += &crate::table::text(&page::HEAD, gates.map(page::row));
         for warning in &case.verdict.warnings {
             let lead = if warning.starts_with("[WARN]") { "" } else { "warning: " };
             text += &format!("{lead}{}\n", visible(warning));

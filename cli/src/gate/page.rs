@@ -3,7 +3,8 @@
 use super::cells::{Cell, Column, Row};
 use super::judge::Runtime;
 use super::read::Inputs;
-use super::verdict::{Verdict, fixed};
+use super::verdict::{Gate, Verdict, fixed};
+use crate::table;
 use std::fmt::Write as _;
 
 /// Rows of the list at the end.
@@ -145,14 +146,14 @@ fn best_rows(page: &mut String, case: &Runtime) {
     }
 }
 
+/// The columns of a table of gates.
+pub const HEAD: [&str; 5] = ["gate", "verdict", "value", "target", "reason"];
+
 /// Every gate with its reason, and the warnings.
 pub fn gates(verdict: &Verdict) -> String {
-    let mut page = String::from("\n## Gates\n\n| gate | verdict | value | target | reason |\n|---|---|---|---|---|\n");
-    for gate in &verdict.gates {
-        let [verdict, value, target] = words(gate);
-        let reason = line(&gate.reason).replace('|', "\\|");
-        let _ = writeln!(page, "| {} | {verdict} | {value} | {target} | {reason} |", gate.key);
-    }
+    let row = |gate: &Gate| row(gate).iter().map(|cell| line(cell).replace('|', "\\|")).collect();
+    let rows = verdict.gates.iter().map(row);
+    let mut page = format!("\n## Gates\n\n{}", table::markdown(&HEAD, |_| false, rows));
     if !verdict.warnings.is_empty() {
         page += "\n## Warnings\n\n";
         verdict.warnings.iter().for_each(|warning| page += &format!("- {}\n", line(warning)));
@@ -160,15 +161,16 @@ pub fn gates(verdict: &Verdict) -> String {
     page
 }
 
-/// Verdict, value and target of a gate.
-pub fn words(gate: &super::verdict::Gate) -> [String; 3] {
+/// The cells of a gate.
+pub fn row(gate: &Gate) -> Vec<String> {
     let number = |n: Option<f64>| n.map_or_else(String::new, short);
     let verdict = match (gate.enabled, gate.pass) {
         (false, _) => "off",
         (true, true) => "pass",
         (true, false) => "FAIL",
     };
-    [verdict.into(), number(gate.value), if gate.enabled { number(gate.target) } else { String::new() }]
+    let target = number(gate.target.filter(|_| gate.enabled));
+    vec![gate.key.to_string(), verdict.into(), number(gate.value), target, gate.reason.clone()]
 }
 
 /// At most four decimals.

@@ -1,6 +1,7 @@
 //! A report as blocks, whatever they are written as.
 
 use super::chart::{Panel, Shape};
+use crate::table::is_number;
 
 /// Most rows of a table that are written.
 pub const MOST_ROWS: usize = 160;
@@ -78,10 +79,7 @@ impl Table {
 
     /// Whether a column has numbers only.
     pub fn is_number(&self, column: usize) -> bool {
-        let number = |cell: &String| {
-            cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '<' | '—'))
-        };
-        self.is_short(column) && self.rows.iter().filter_map(|row| row.get(column)).all(number)
+        self.is_short(column) && self.rows.iter().filter_map(|row| row.get(column)).all(|cell| is_number(cell))
     }
 
     /// Whether the cells of a column are short enough to stay on one line.

@@ -1,6 +1,7 @@
 //! A document as Markdown: tables instead of charts.
 
 use super::document::{Block, Document, Line, Span, Table};
+use crate::table;
 use std::fmt::Write;
 
 /// The text.
@@ -75,11 +76,11 @@ fn block(block: &Block, text: &mut String) {
             writeln!(text)
         }
         Block::Table(rows) => {
-            table(rows, text);
+            write_table(rows, text);
             Ok(())
         }
         Block::Figure(figure) => {
-            table(&figure.table, text);
+            write_table(&figure.table, text);
             Ok(())
         }
         Block::Code(json) => writeln!(text, "```json\n{json}\n```\n"),
@@ -91,15 +92,11 @@ fn block(block: &Block, text: &mut String) {
     };
 }
 
-fn table(table: &Table, text: &mut String) {
+fn write_table(table: &Table, text: &mut String) {
     *text += &format!("{}\n\n", escaped(&table.caption));
-    let row = |cells: &[String]| {
-        format!("|{}|\n", cells.iter().map(|c| format!(" {} ", escaped(c))).collect::<Vec<_>>().join("|"))
-    };
-    *text += &row(&table.head);
-    let rule = (0..table.head.len()).map(|c| if table.is_number(c) { "---:" } else { "---" }).collect::<Vec<_>>();
-    *text += &format!("|{}|\n", rule.join("|"));
-    table.rows.iter().for_each(|cells| *text += &row(cells));
+    let cells = |cells: &Vec<String>| cells.iter().map(|cell| escaped(cell)).collect::<Vec<_>>();
+    let rows = table.rows.iter().map(cells);
+    *text += &table::markdown(&cells(&table.head), |column| table.is_number(column), rows);
     text.push('\n');
     if table.dropped > 0 {
         *text += &format!("{} more rows are in the results.\n\n", table.dropped);

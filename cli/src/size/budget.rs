@@ -2,7 +2,7 @@
 
 use crate::bytes;
 use crate::dtype;
-use crate::output::table;
+use crate::table;
 use mnnkv::layout::{Kind, Rows};
 use mnnkv::session::Holds;
 use mnnkv_model::sizing::{Attention, Kv, LayerShape, ModelConfig, Setup, SizeReport, Span};
@@ -60,11 +60,11 @@ impl Kept {
         let least = format!("{:.1} MB", (least_bytes as f64 / 1e5).ceil() / 10.0);
         let mut text = format!("\nTokens of a chat with \"kv_memory_mb\": {}\n", self.budget as f64 / 1e6);
         if self.budget < least_bytes {
-            return text + &table(&[vec![format!("refused: {least} or more expected")]]);
+            return text + &table::lines([vec![format!("refused: {least} or more expected")]]);
         }
         let tokens = |tokens: u64| format!("{} tokens", bytes::count(tokens));
         let dropped = format!("from {} on tokens are dropped, without a file", bytes::count(quantised_tokens + 1));
-        text += &table(&[
+        text += &table::lines([
             vec![tokens(raw_tokens), "raw".into()],
             vec![tokens(quantised_tokens), format!("K in 8 bits and V in 4; {dropped}")],
             vec![tokens(file_tokens), "with kv_memory_file".into()],
