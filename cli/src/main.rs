@@ -2,6 +2,7 @@
 
 mod bytes;
 mod check;
+#[cfg(feature = "convert")]
 mod convert;
 mod dequantize;
 mod dtype;
@@ -52,6 +53,7 @@ Exit codes:
 
 #[derive(Subcommand)]
 enum Command {
+    #[cfg(feature = "convert")]
     ConvertCompressor(convert::Arguments),
     Inspect(inspect::Arguments),
     Check(check::Arguments),
@@ -85,6 +87,7 @@ fn misused(e: &clap::Error) -> ExitCode {
 
 fn run(command: &Command) -> Result<Output, Failure> {
     match command {
+        #[cfg(feature = "convert")]
         Command::ConvertCompressor(arguments) => convert::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Check(arguments) => check::run(arguments),
