@@ -277,27 +277,14 @@ impl Demo {
 
         let active = |what: &str, best: f64| !need(what) || best > 0.0;
         let decomp_pass = active("runtime-decomp", figures.decomp_best);
-        let (flag, on) = ("llm-demo-require-runtime-decomp", need("runtime-decomp"));
-        gate(
-            "runtime_decomp_pass",
-            flag,
-            Some(figures.decomp_best),
-            None,
-            on,
-            decomp_pass,
-            "nothing was decoded".into(),
-        );
         let hit_pass = active("decode-cache-hit", figures.cache_hit_best);
-        let (flag, on) = ("llm-demo-require-decode-cache-hit", need("decode-cache-hit"));
-        gate(
-            "decode_cache_hit_pass",
-            flag,
-            Some(figures.cache_hit_best),
-            None,
-            on,
-            hit_pass,
-            "no block was decoded before".into(),
-        );
+        let flags = ["llm-demo-require-runtime-decomp", "llm-demo-require-decode-cache-hit"];
+        for (key, flag, best, pass, cause) in [
+            ("runtime_decomp_pass", flags[0], figures.decomp_best, decomp_pass, "nothing was decoded"),
+            ("decode_cache_hit_pass", flags[1], figures.cache_hit_best, hit_pass, "no block was decoded before"),
+        ] {
+            gate(key, flag, Some(best), None, limits.switch(flag), pass, cause.into());
+        }
         for (key, side) in [("baseline_overall_pass", baseline), ("candidate_overall_pass", candidate)] {
             gate(key, "", None, None, true, side.failures.is_empty(), side.failures.join("; "));
         }
@@ -307,17 +294,9 @@ impl Demo {
             ("llm_demo_lossless_pass", "llm-demo-lossless-target", "lossless-target", candidate.lossless),
         ] {
             let (target, usual_target) = (limits.number(flag), limits.number(usual));
-            let reaches = |target: f64| value.is_some_and(|value| value >= target);
             let cause = if value.is_some() { "the mean is below the target" } else { "not measured" };
-            gate(
-                key,
-                flag,
-                value,
-                (target >= 0.0).then_some(target),
-                target >= 0.0,
-                target < 0.0 || reaches(target),
-                cause.into(),
-            );
+            let (on, pass) = (target >= 0.0, target < 0.0 || value.is_some_and(|value| value >= target));
+            gate(key, flag, value, Some(target).filter(|_| on), on, pass, cause.into());
             if !faithful && target < 0.0 && value.is_some_and(|value| value < usual_target) {
                 let mean = value.unwrap_or_default();
                 warnings
@@ -347,7 +326,7 @@ impl Demo {
             "baseline_overall_pass": baseline.failures.is_empty(), "candidate_overall_pass": candidate.failures.is_empty(),
         });
         let number = |n: Option<f64>, decimals| Fact::Number(n, decimals);
-        verdict.facts = vec![
+        verdict.facts = [
             ("baseline_decode_tps_avg", number(Some(baseline.decode_tps), 4)),
             ("candidate_decode_tps_avg", number(Some(candidate.decode_tps), 4)),
             ("decode_drop_ratio", number(Some(overall.unwrap_or(0.0)), 6)),
@@ -359,7 +338,9 @@ impl Demo {
             ("decode_cache_hit_best", number(Some(figures.cache_hit_best), 4)),
             ("decode_pass", Fact::Flag(decode_pass)),
             ("run_order", Fact::Text(self.run_order.clone())),
-        ];
+        ]
+        .map(|(key, fact)| (key.to_owned(), fact))
+        .into();
         (verdict, report)
     }
 }

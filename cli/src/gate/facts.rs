@@ -30,7 +30,7 @@ fn quoted(text: &str) -> String {
 
 impl Runtime<'_> {
     /// `verdict` has the gates.
-    pub fn facts(&self, verdict: &Verdict) -> Vec<(&'static str, Fact)> {
+    pub fn facts(&self, verdict: &Verdict) -> Vec<(String, Fact)> {
         let limits = self.limits;
         let pass = |key: &str| Fact::Flag(verdict.gates.iter().all(|gate| gate.key != key || gate.pass));
         let best_of = |column| Fact::Number(self.best(column), 4);
@@ -42,7 +42,7 @@ impl Runtime<'_> {
         let headroom = self.headroom();
         let cache = best([Column::CacheHit, Column::CacheMiss].into_iter().filter_map(|c| self.best(c)));
         let mut facts = Vec::with_capacity(96);
-        let mut add = |key, fact| facts.push((key, fact));
+        let mut add = |key: &str, fact| facts.push((key.to_owned(), fact));
 
         add("quality_status", Fact::Text(if verdict.passed() { "PASS" } else { "FAIL" }.into()));
         add("lossy_target", limit("lossy-target"));
@@ -98,31 +98,14 @@ impl Runtime<'_> {
         add("runtime_queue_peak_best", best_of(Column::QueuePeak));
         add("runtime_fallback_best", best_of(Column::Fallback));
         add("runtime_backpressure_skip_best", best_of(Column::BackpressureSkip));
-        for (flag, on, target, key) in [
-            (
-                "max-lossless-queue-peak",
-                "runtime_queue_peak_gate_enabled",
-                "runtime_queue_peak_target",
-                "runtime_queue_peak_pass",
-            ),
-            (
-                "max-lossless-fallback",
-                "runtime_fallback_gate_enabled",
-                "runtime_fallback_target",
-                "runtime_fallback_pass",
-            ),
-            (
-                "max-lossless-backpressure-skip",
-                "runtime_backpressure_skip_gate_enabled",
-                "runtime_backpressure_skip_target",
-                "runtime_backpressure_skip_pass",
-            ),
-        ] {
-            add(on, Fact::Flag(enabled(flag)));
-            if enabled(flag) {
-                add(target, limit(flag));
+        for what in ["queue_peak", "fallback", "backpressure_skip"] {
+            let flag = format!("max-lossless-{}", what.replace('_', "-"));
+            add(&format!("runtime_{what}_gate_enabled"), Fact::Flag(enabled(&flag)));
+            if enabled(&flag) {
+                add(&format!("runtime_{what}_target"), limit(&flag));
             }
-            add(key, pass(key));
+            let key = format!("runtime_{what}_pass");
+            add(&key, pass(&key));
         }
         let decomp = ["runtime_decomp_required_pass", "runtime_decomp_budget_pass"];
         add("runtime_decomp_pass", Fact::Flag(decomp.iter().all(|key| matches!(pass(key), Fact::Flag(true)))));

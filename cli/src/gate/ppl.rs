@@ -105,12 +105,14 @@ pub fn judge(paths: [&Path; 2], limits: &Thresholds) -> Result<Verdict, String> 
         }
         Some(_) => {}
     }
-    verdict.facts = vec![
+    verdict.facts = [
         ("baseline_perplexity", Fact::Number(Some(baseline.perplexity), 6)),
         ("candidate_perplexity", Fact::Number(Some(candidate.perplexity), 6)),
         ("perplexity_increase", Fact::Number(Some(increase), 6)),
         ("scored_tokens", Fact::Number(Some(candidate.scored_tokens), 0)),
-    ];
+    ]
+    .map(|(key, fact)| (key.to_owned(), fact))
+    .into();
     verdict.figures = [
         ("baseline_perplexity", json!(baseline.perplexity)),
         ("candidate_perplexity", json!(candidate.perplexity)),

@@ -1,7 +1,7 @@
 //! summary.json and summary.md over all cases, in the reference's schema.
 
 use super::toml::Entry;
-use super::verdict::{Fact, Verdict};
+use super::verdict::{Fact, Verdict, fixed};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -156,49 +156,39 @@ pub fn markdown(cases: &[Case], summary_json: Option<&str>) -> String {
     page
 }
 
+/// The figures of a runtime case on one line.
+const RUNTIME_LINE: &str = ", decode={decode_gate_tps}/{decode_baseline}({decode_aggregation}), \
+    drop={decode_drop_ratio}/{decode_drop_target}, lossy={lossy_best}, lossless={lossless_selected_value}, \
+    decomp_us={runtime_decomp_best_us}, async_wait_us={runtime_async_wait_best_us}, \
+    async_wait_headroom={runtime_async_wait_headroom_ratio}, queue={runtime_queue_peak_best}, \
+    fallback={runtime_fallback_best}, cache_hit={runtime_decode_cache_hit_best}, \
+    cache_miss={runtime_decode_cache_miss_best}, kv_consistency={kv_content_consistency_pass}, \
+    kv_invalid_logs={kv_invalid_log_count}";
+/// Those of an llm_demo case.
+const DEMO_LINE: &str = ", decode={baseline_decode_tps_avg}->{candidate_decode_tps_avg}, \
+    drop={decode_drop_ratio}/{decode_drop_target}, lossy={candidate_lossy_ratio_avg}, \
+    lossless={candidate_lossless_ratio_avg}, total={candidate_runtime_total_ratio_avg}, \
+    decomp_us={runtime_decomp_best_us}, cache_hit={decode_cache_hit_best}, run_order={run_order}";
+
 fn one_line(case: &Case) -> String {
-    // A figure that the case lacks is 0 in the reference.
-    let text = |key: &str| case.verdict.fact(key).map_or_else(|| "0.0000".to_owned(), Fact::text);
-    let decimals = |key: &str, decimals| match case.verdict.fact(key) {
-        Some(Fact::Number(number, _)) => Fact::Number(*number, decimals).text(),
-        _ => format!("{:.decimals$}", 0.0),
+    let Case { entry, mode, verdict, .. } = case;
+    let line = match verdict.suite {
+        "runtime" => RUNTIME_LINE,
+        "llm_demo" => DEMO_LINE,
+        _ => return format!("case={}, pass={}", entry.name, case.passed()),
     };
-    let head =
-        format!("case={}, mode={}, pass={}, rc={}", case.entry.name, case.mode, case.passed(), case.entry.return_code);
-    let drop = format!("drop={}/{}", decimals("decode_drop_ratio", 6), decimals("decode_drop_target", 6));
-    let tail = format!("summary=`{}`", case.entry.summary);
-    match case.verdict.suite {
-        "runtime" => format!(
-            "{head}, decode={}/{}({}), {drop}, lossy={}, lossless={}, decomp_us={}, async_wait_us={}, async_wait_headroom={}, \
-             queue={}, fallback={}, cache_hit={}, cache_miss={}, kv_consistency={}, kv_invalid_logs={}, {tail}",
-            text("decode_gate_tps"),
-            text("decode_baseline"),
-            text("decode_aggregation"),
-            text("lossy_best"),
-            text("lossless_selected_value"),
-            text("runtime_decomp_best_us"),
-            text("runtime_async_wait_best_us"),
-            decimals("runtime_async_wait_headroom_ratio", 4),
-            text("runtime_queue_peak_best"),
-            text("runtime_fallback_best"),
-            text("runtime_decode_cache_hit_best"),
-            text("runtime_decode_cache_miss_best"),
-            text("kv_content_consistency_pass"),
-            text("kv_invalid_log_count"),
-        ),
-        "llm_demo" => format!(
-            "{head}, decode={}->{}, {drop}, lossy={}, lossless={}, total={}, decomp_us={}, cache_hit={}, run_order={}, {tail}",
-            text("baseline_decode_tps_avg"),
-            text("candidate_decode_tps_avg"),
-            text("candidate_lossy_ratio_avg"),
-            text("candidate_lossless_ratio_avg"),
-            text("candidate_runtime_total_ratio_avg"),
-            text("runtime_decomp_best_us"),
-            text("decode_cache_hit_best"),
-            text("run_order"),
-        ),
-        _ => format!("case={}, pass={}", case.entry.name, case.passed()),
-    }
+    // A figure that the case lacks is 0 in the reference.
+    let figure = |key: &str| match (key, verdict.fact(key)) {
+        ("runtime_async_wait_headroom_ratio", Some(Fact::Number(number, _))) => fixed(*number, 4),
+        (_, Some(fact)) => fact.text(),
+        ("decode_drop_ratio" | "decode_drop_target", None) => "0.000000".into(),
+        (_, None) => "0.0000".into(),
+    };
+    // Every second part is a key.
+    let parts = line.split(['{', '}']).enumerate();
+    let figures: String = parts.map(|(i, part)| if i % 2 == 1 { figure(part) } else { part.into() }).collect();
+    let head = format!("case={}, mode={mode}, pass={}, rc={}", entry.name, case.passed(), entry.return_code);
+    format!("{head}{figures}, summary=`{}`", entry.summary)
 }
 
 /// The time as `2026-11-22T01:01:05`, UTC.

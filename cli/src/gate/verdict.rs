@@ -74,7 +74,7 @@ pub struct Verdict {
     pub gates: Vec<Gate>,
     pub warnings: Vec<String>,
     /// The figures and verdicts of the reference, in its order.
-    pub facts: Vec<(&'static str, Fact)>,
+    pub facts: Vec<(String, Fact)>,
     /// Figures that the reference does not have.
     pub figures: Map<String, Value>,
 }
