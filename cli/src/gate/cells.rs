@@ -102,6 +102,12 @@ pub enum Cell {
     Number(f64),
 }
 
+impl Cell {
+    pub fn number(&self) -> Option<f64> {
+        if let Cell::Number(number) = self { Some(*number) } else { None }
+    }
+}
+
 /// One run, as a line of a table or as the metrics of a session.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -125,10 +131,7 @@ impl Row {
     }
 
     pub fn number(&self, column: Column) -> Option<f64> {
-        match self.cell(column) {
-            Cell::Number(number) => Some(*number),
-            _ => None,
-        }
+        self.cell(column).number()
     }
 
     pub fn set(&mut self, column: Column, cell: Cell) {

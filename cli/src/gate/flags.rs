@@ -16,17 +16,9 @@ fn argument(i: usize) -> Arg {
         _ => "Gates",
     };
     let default = if row.default.is_empty() { String::new() } else { format!(" [default: {}]", row.default) };
-    let mut suites = String::new();
-    if row.suites.iter().any(|s| !s.is_empty()) {
-        suites = super::table::SUITES
-            .iter()
-            .zip(row.suites)
-            .filter(|(_, s)| !s.is_empty())
-            .map(|(n, s)| format!("{n} {s}"))
-            .collect::<Vec<_>>()
-            .join(", ");
-        suites = format!(" [--suite: {suites}]");
-    }
+    let suites = super::table::SUITES.iter().zip(row.suites).filter(|(_, value)| !value.is_empty());
+    let suites: Vec<String> = suites.map(|(suite, value)| format!("{suite} {value}")).collect();
+    let suites = if suites.is_empty() { String::new() } else { format!(" [--suite: {}]", suites.join(", ")) };
     let arg = Arg::new(row.flag)
         .long(row.flag)
         .help(format!("{}{default}{suites}", row.meaning))

@@ -78,6 +78,10 @@ impl Runtime<'_> {
         best(self.numbers(column)).or(self.faithful.then_some(0.0))
     }
 
+    pub fn is_above(&self, column: Column, least: f64) -> bool {
+        self.best(column).is_some_and(|best| best > least)
+    }
+
     pub fn worst(&self, column: Column) -> Option<f64> {
         self.numbers(column).reduce(f64::min)
     }
@@ -247,11 +251,7 @@ impl Runtime<'_> {
 
     /// Decode speeds of all rows; 0 for a cell without one, in the reference.
     fn speeds(&self) -> Vec<f64> {
-        let speed = |row: &Row| match row.decode {
-            Cell::Number(speed) => Some(speed),
-            _ => None,
-        };
-        self.inputs.rows.iter().filter_map(speed).collect()
+        self.inputs.rows.iter().filter_map(|row| row.decode.number()).collect()
     }
 
     /// One speed out of those of all rows.
@@ -321,9 +321,8 @@ impl Runtime<'_> {
     }
 
     pub fn restored(&self) -> bool {
-        let above = |column| self.best(column).is_some_and(|best| best > 0.0);
-        !self.restore_required()
-            || (above(Column::Decomp) && (!self.has_decoded_bytes() || above(Column::DecodedBytes)))
+        let decoded = self.is_above(Column::Decomp, 0.0);
+        !self.restore_required() || (decoded && (!self.has_decoded_bytes() || self.is_above(Column::DecodedBytes, 0.0)))
     }
 
     pub fn clean(&self) -> bool {
@@ -336,8 +335,8 @@ impl Runtime<'_> {
     }
 
     pub fn workers_active(&self) -> bool {
-        let above = |column| self.best(column).is_some_and(|best| best > 0.0);
-        !self.workers_required() || above(Column::AsyncQueuePeak) || above(Column::AsyncWait)
+        let used = [Column::AsyncQueuePeak, Column::AsyncWait];
+        !self.workers_required() || used.iter().any(|column| self.is_above(*column, 0.0))
     }
 
     pub fn logs_pass(&self) -> bool {

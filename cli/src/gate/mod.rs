@@ -344,8 +344,7 @@ fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Vec<Pending>) ->
 /// The history with one more run, if it is to be added.
 fn added(arguments: &Arguments, run: &Runtime, key: &str, passed: bool) -> Result<Option<Pending>, Failure> {
     let Some(path) = arguments.history.as_deref().filter(|_| arguments.history_append) else { return Ok(None) };
-    let above = |column| run.best(column).is_some_and(|ratio| ratio > 1.0);
-    let compressed = above(Column::Lossy) || above(Column::Lossless);
+    let compressed = run.is_above(Column::Lossy, 1.0) || run.is_above(Column::Lossless, 1.0);
     let speed = run.speed(run.limits.word("decode-gate-aggregation")).filter(|speed| *speed > 0.0);
     let Some(decode_tps) = speed.filter(|_| run.faithful || (passed && !compressed)) else { return Ok(None) };
     let entry = history::Entry { key: key.to_owned(), decode_tps, passed, compressed };

@@ -1,6 +1,6 @@
 //! The summary of one case as Markdown.
 
-use super::cells::{Cell, Column, Row};
+use super::cells::{Column, Row};
 use super::judge::Runtime;
 use super::read::Inputs;
 use super::verdict::{Gate, Verdict, fixed};
@@ -97,8 +97,7 @@ fn best_rows(page: &mut String, case: &Runtime) {
     let number = |row: &Row, column| row.number(column).or(case.faithful.then_some(0.0));
     let rows = case.inputs.rows.iter().map(|row| {
         let total = number(row, Column::Lossy).zip(selected.value).map(|(lossy, lossless)| lossy * lossless);
-        let decode = if let Cell::Number(speed) = row.decode { Some(speed) } else { None };
-        Shown { total, decode, row }
+        Shown { total, decode: row.decode.number(), row }
     });
     let rows = rows.collect::<Vec<_>>();
     let texts = |shown: &Shown| {
