@@ -23,9 +23,11 @@ const MAX_SHARED: u64 = 4;
 /// Named tensors of a checkpoint. Numbers are read on demand.
 pub struct Checkpoint {
     storages: Storages,
-    path: String,
+    /// The path that was opened.
+    pub path: String,
     tensors: BTreeMap<String, Tensor>,
-    others: Vec<String>,
+    /// Names of values that are not tensors.
+    pub others: Vec<String>,
     /// Bytes of numbers that may still be read.
     left: u64,
 }
@@ -67,19 +69,9 @@ impl Checkpoint {
         Ok(Checkpoint { storages, path: name, tensors, others, left: len.saturating_mul(MAX_SHARED) })
     }
 
-    /// The path that was opened.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
     /// The names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
-    }
-
-    /// Names of values that are not tensors.
-    pub fn others(&self) -> &[String] {
-        &self.others
     }
 
     /// The shape of a tensor.
@@ -157,30 +149,30 @@ fn plain(mut file: File, len: u64) -> Result<Found, String> {
     let mut at = 0;
     let mut next = |what: &str| {
         let pickle = Pickle::read(&head[at..]).map_err(|problem| format!("{what}, from byte {at}: {problem}"))?;
-        at += pickle.len();
+        at += pickle.len;
         Ok::<_, String>(pickle)
     };
     let magic = next("the magic number")?;
-    if !matches!(magic.value(magic.root()), Value::Long(digits) if *digits == MAGIC) {
+    if !matches!(magic.value(magic.root), Value::Long(digits) if *digits == MAGIC) {
         return Err("a pickle, but not a PyTorch checkpoint".to_owned());
     }
     let version = next("the version")?;
-    if version.size(version.root()) != Some(1001) {
+    if version.size(version.root) != Some(1001) {
         return Err("the version of the file is not 1001".to_owned());
     }
     let machine = next("the facts about the machine")?;
-    let little = machine.entry(machine.root(), "little_endian");
+    let little = machine.entry(machine.root, "little_endian");
     if !matches!(little.map(|id| machine.value(id)), Some(Value::Bool(true))) {
         return Err("the byte order is not little".to_owned());
     }
     let pickle = next("the checkpoint")?;
     let keys = next("the names of the storages")?;
-    let Value::List(keys_in_order) = keys.value(keys.root()) else {
+    let Value::List(keys_in_order) = keys.value(keys.root) else {
         return Err("the names of the storages are not a list".to_owned());
     };
 
     let mut element_bytes = BTreeMap::new();
-    for value in pickle.values() {
+    for value in &pickle.values {
         if let Some(storage) = Storage::read(&pickle, value)? {
             element_bytes.entry(storage.key).or_insert(storage.element_bytes()?);
         }

@@ -38,9 +38,12 @@ pub enum Value<'a> {
 
 /// A pickle that was read.
 pub struct Pickle<'a> {
-    values: Vec<Value<'a>>,
-    root: Id,
-    len: usize,
+    /// All values, in order of creation.
+    pub values: Vec<Value<'a>>,
+    /// The value of the whole.
+    pub root: Id,
+    /// Length in bytes.
+    pub len: usize,
 }
 
 impl<'a> Pickle<'a> {
@@ -51,23 +54,8 @@ impl<'a> Pickle<'a> {
         Ok(Pickle { values: machine.values, root, len: machine.at })
     }
 
-    /// The value of the whole.
-    pub fn root(&self) -> Id {
-        self.root
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     pub fn value(&self, id: Id) -> &Value<'a> {
         &self.values[id as usize]
-    }
-
-    /// All values, in order of creation.
-    pub fn values(&self) -> impl Iterator<Item = &Value<'a>> {
-        self.values.iter()
     }
 
     /// A text within the limit of a name.
@@ -154,7 +142,8 @@ impl<'a> Machine<'a> {
                 self.stack.push(top);
             }
 
-            b'N' => self.push(Value::Other),
+            // None, and an empty set.
+            b'N' | 0x8f => self.push(Value::Other),
             0x88 => self.push(Value::Bool(true)),
             0x89 => self.push(Value::Bool(false)),
             b'G' => {
@@ -184,33 +173,20 @@ impl<'a> Machine<'a> {
             b']' => self.push(Value::List(Vec::new())),
             b'}' => self.push(Value::Dict(Vec::new())),
             b')' => self.push(Value::Tuple(Vec::new())),
-            0x8f => self.push(Value::Other),
             0x91 => {
                 self.since_mark()?;
                 self.push(Value::Other);
             }
-            b't' => {
-                let items = self.since_mark()?;
+            b't' | 0x85..=0x87 => {
+                let items = if code == b't' { self.since_mark()? } else { self.pop_many(usize::from(code - 0x84))? };
                 self.push(Value::Tuple(items));
             }
-            0x85..=0x87 => {
-                let items = self.pop_many(usize::from(code - 0x84))?;
-                self.push(Value::Tuple(items));
-            }
-            b'a' => {
-                let items = self.pop_many(1)?;
+            b'a' | b'e' | 0x90 => {
+                let items = if code == b'a' { self.pop_many(1)? } else { self.since_mark()? };
                 self.append(&items)?;
             }
-            b'e' | 0x90 => {
-                let items = self.since_mark()?;
-                self.append(&items)?;
-            }
-            b's' => {
-                let items = self.pop_many(2)?;
-                self.set(&items)?;
-            }
-            b'u' => {
-                let items = self.since_mark()?;
+            b's' | b'u' => {
+                let items = if code == b's' { self.pop_many(2)? } else { self.since_mark()? };
                 self.set(&items)?;
             }
 
@@ -242,21 +218,13 @@ impl<'a> Machine<'a> {
                 self.push(Value::Persistent(what));
             }
 
-            b'q' => {
-                let place = self.length(1)?;
-                self.remember(place)?;
-            }
-            b'r' => {
-                let place = self.length(4)?;
+            b'q' | b'r' => {
+                let place = self.length(if code == b'q' { 1 } else { 4 })?;
                 self.remember(place)?;
             }
             0x94 => self.remember(self.memo.len())?,
-            b'h' => {
-                let place = self.length(1)?;
-                self.recall(place)?;
-            }
-            b'j' => {
-                let place = self.length(4)?;
+            b'h' | b'j' => {
+                let place = self.length(if code == b'h' { 1 } else { 4 })?;
                 self.recall(place)?;
             }
             other => return Err(format!("the operation {other:#04x}, which torch.save does not write")),

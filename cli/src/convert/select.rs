@@ -31,7 +31,7 @@ impl<'a> Name<'a> {
 pub fn weights(checkpoint: &mut Checkpoint, arguments: &Arguments) -> Result<(Weights<'static>, Vec<String>), Failure> {
     let (prefixes, slots) = (&arguments.prefix_order, &arguments.slot_order);
     check_order(prefixes, slots)?;
-    let path = checkpoint.path().to_owned();
+    let path = checkpoint.path.clone();
     let layers = layers(checkpoint, prefixes)?;
     let ignored = left_out(checkpoint, prefixes, slots)?;
     let mut weights = Weights {
@@ -84,7 +84,7 @@ fn check_order(prefixes: &[String], slots: &[u32]) -> Result<(), Failure> {
 
 /// The number of layers of the chosen MLPs.
 fn layers(checkpoint: &Checkpoint, prefixes: &[String]) -> Result<u32, Failure> {
-    let path = checkpoint.path();
+    let path = &checkpoint.path;
     let mut last = None;
     let mut found = BTreeSet::new();
     for name in checkpoint.names().filter_map(Name::parse) {
@@ -113,7 +113,7 @@ fn layers(checkpoint: &Checkpoint, prefixes: &[String]) -> Result<u32, Failure> 
 
 /// The tensors that no runtime reads. `Failure` if a linear layer of a chosen MLP would be left out.
 fn left_out(checkpoint: &Checkpoint, prefixes: &[String], slots: &[u32]) -> Result<Vec<String>, Failure> {
-    let mut out: BTreeSet<String> = checkpoint.others().iter().cloned().collect();
+    let mut out: BTreeSet<String> = checkpoint.others.iter().cloned().collect();
     for text in checkpoint.names() {
         match Name::parse(text) {
             Some(name) if prefixes.iter().any(|p| p == name.prefix) => {
@@ -121,7 +121,7 @@ fn left_out(checkpoint: &Checkpoint, prefixes: &[String], slots: &[u32]) -> Resu
                     return Err(Failure(format!(
                         "{}: {text} is a layer of an MLP at a place that is not in --slot-order ({slots:?}); without it \
                          the MLP would have other results",
-                        checkpoint.path()
+                        checkpoint.path
                     )));
                 }
                 // `linear` reports a bias without a weight.
@@ -138,7 +138,7 @@ fn left_out(checkpoint: &Checkpoint, prefixes: &[String], slots: &[u32]) -> Resu
 
 /// One linear layer.
 fn linear(checkpoint: &mut Checkpoint, name: &str, layers: u32) -> Result<LinearWeights<'static>, Failure> {
-    let path = checkpoint.path().to_owned();
+    let path = checkpoint.path.clone();
     let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
     let Some(shape) = checkpoint.shape(&weight) else {
         return Err(Failure(format!(

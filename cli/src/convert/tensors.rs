@@ -68,14 +68,6 @@ impl<'a> Storage<'a> {
     }
 }
 
-/// A number type that the converter reads.
-#[derive(Clone, Copy)]
-enum Number {
-    F32,
-    F16,
-    Bf16,
-}
-
 /// A tensor without its numbers.
 pub struct Tensor {
     /// The name of its storage.
@@ -136,33 +128,33 @@ impl Tensor {
 
     /// The numbers, row by row, from the bytes of the storage.
     pub fn numbers(&self, storage: &[u8]) -> Result<Vec<f32>, String> {
-        let (number, size) = self.number()?;
+        let size = self.size()?;
         let starts = self
             .starts(size, storage.len())
             .ok_or_else(|| format!("reaches beyond its storage {}, which has {} bytes", self.storage, storage.len()))?;
-        Ok(match number {
-            Number::F32 => convert(storage, &starts, f32::from_le_bytes),
-            Number::F16 => convert(storage, &starts, |b| f16::from_le_bytes(b).to_f32()),
-            Number::Bf16 => convert(storage, &starts, |b| bf16::from_le_bytes(b).to_f32()),
+        Ok(match self.kind.as_str() {
+            "HalfStorage" => convert(storage, &starts, |b| f16::from_le_bytes(b).to_f32()),
+            "BFloat16Storage" => convert(storage, &starts, |b| bf16::from_le_bytes(b).to_f32()),
+            _ => convert(storage, &starts, f32::from_le_bytes),
         })
     }
 
     /// The bytes of the storage.
     pub fn storage_bytes(&self) -> Result<usize, String> {
-        Ok(self.elements.saturating_mul(self.number()?.1))
+        Ok(self.elements.saturating_mul(self.size()?))
     }
 
     /// The bytes of the numbers, if each is in the storage once.
     pub fn bytes(&self) -> Result<u64, String> {
-        let size = self.number()?.1 as u64;
+        let size = self.size()? as u64;
         Ok(self.dims.iter().fold(size, |n, d| n.saturating_mul(*d as u64)))
     }
 
-    fn number(&self) -> Result<(Number, usize), String> {
+    /// The bytes of a number.
+    fn size(&self) -> Result<usize, String> {
         match self.kind.as_str() {
-            "FloatStorage" => Ok((Number::F32, 4)),
-            "HalfStorage" => Ok((Number::F16, 2)),
-            "BFloat16Storage" => Ok((Number::Bf16, 2)),
+            "FloatStorage" => Ok(4),
+            "HalfStorage" | "BFloat16Storage" => Ok(2),
             other => {
                 Err(format!("has the storage type {other}; FloatStorage, HalfStorage or BFloat16Storage expected"))
             }
@@ -196,7 +188,7 @@ fn convert<const N: usize>(bytes: &[u8], starts: &[usize], number: impl Fn([u8; 
 /// not a tensor.
 pub fn compressor(pickle: &Pickle) -> Result<BTreeMap<String, Option<Tensor>>, String> {
     let entry = |dict, key| pickle.entry(dict, key);
-    let root = pickle.root();
+    let root = pickle.root;
     let state = entry(root, "model_state_dict").and_then(|state| entry(state, "compressor"));
     let found = state.or_else(|| entry(root, "compressor"));
     let unnamed = || {
