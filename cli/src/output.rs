@@ -47,6 +47,14 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
+/// Refuses to replace a file that was not to be replaced.
+pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Failure> {
+    if !overwrite && path.symlink_metadata().is_ok() {
+        return Err(Failure(format!("{} exists; a new file or --overwrite expected", path.display())));
+    }
+    Ok(())
+}
+
 /// Writes files that appear under their names when all are complete.
 pub fn write_files<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result<(), Failure> {
     let mut begun = Vec::new();

@@ -109,12 +109,11 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
         let threads = usize::from(arguments.threads.unwrap_or(0));
         return reference::run(&arguments.reference, &arguments.dumps, output, arguments.overwrite, threads);
     }
-    let kept = arguments.output.as_deref().filter(|_| !arguments.overwrite);
-    if let Some(path) = kept.filter(|path| path.symlink_metadata().is_ok()) {
-        return Err(Failure(format!("{} exists; a new file or --overwrite expected", path.display())));
-    }
-    if let Some(path) = arguments.output.as_deref().filter(|path| is_of_dump(path, &arguments.dumps)) {
-        return Err(Failure(format!("{} is a file of the dump; another output expected", path.display())));
+    if let Some(path) = &arguments.output {
+        output::refuse_existing(path, arguments.overwrite)?;
+        if is_of_dump(path, &arguments.dumps) {
+            return Err(Failure(format!("{} is a file of the dump; another output expected", path.display())));
+        }
     }
     let mut dump = Dump::open(&arguments.dumps).map_err(|e| e.to_string())?;
     choose_runs(&mut dump, arguments.run.as_deref())?;

@@ -61,10 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     {
         return Err(Failure(format!("--output and --markdown are both {}; two files expected", first.display())));
     }
-    let existing = outputs.iter().find(|path| !arguments.overwrite && path.symlink_metadata().is_ok());
-    if let Some(path) = existing {
-        return Err(Failure(format!("{} exists; a new file or --overwrite expected", path.display())));
-    }
+    outputs.iter().try_for_each(|path| output::refuse_existing(path, arguments.overwrite))?;
     let (rounds, cases) = arguments.read()?;
     let document =
         if arguments.compare { content::comparison(&rounds, &cases) } else { content::report(&rounds, &cases) };
