@@ -187,6 +187,11 @@ impl Figures {
             .min_by_key(|c| (c.cut != "blocks", c.format != "v1", c.effort.abs_diff(effort), c.rotation.is_some()))
     }
 
+    /// The encoding with this label in one cut.
+    pub fn coding(&self, label: &str, cut: &str) -> Option<&Coding> {
+        self.codings.iter().find(|coding| coding.cut == cut && coding.label() == label)
+    }
+
     /// The policies with the shown length of blocks.
     pub fn shown_curves(&self) -> impl Iterator<Item = &Curve> {
         self.curves.iter().filter(|curve| curve.block_tokens == self.block_tokens)

@@ -2,7 +2,7 @@
 
 use super::chart::{Axis, MOST_SERIES, Mark, Panel, Shape};
 use super::document::{Figure, Table, name, number, percent, ratio, speed, tick};
-use super::memory::{Bytes, Memory};
+use super::memory::{Bytes, KINDS, Memory};
 use crate::figures::{Coding, Curve, Figures, Point, Sum};
 use std::collections::BTreeSet;
 
@@ -40,17 +40,12 @@ fn round_legend(rounds: &[Figures], shape: fn() -> Shape) -> Vec<(usize, Shape, 
 
 /// Ratio by layer of encodings of one cut, chosen by effort; a chart per encoding, in rounds one for K and one for V.
 pub fn layers(rounds: &[Figures], cut: &str, efforts: impl Fn(u8) -> bool) -> Option<Figure> {
-    let chosen = |round: &'_ Figures| -> Vec<String> {
-        let same = round.codings.iter().filter(|c| c.cut == cut && efforts(c.effort));
-        same.map(Coding::label).collect()
-    };
-    let labels: Vec<String> = in_any(rounds, chosen);
-    let of = |round: &'_ Figures, label: &str| -> Option<usize> {
-        round.codings.iter().position(|c| c.cut == cut && c.label() == label)
-    };
+    let labels: Vec<String> = in_any(rounds, |round| {
+        round.codings.iter().filter(|c| c.cut == cut && efforts(c.effort)).map(Coding::label).collect()
+    });
     let mut groups: Vec<(String, Vec<(usize, Values)>)> = Vec::new();
     for label in labels.iter().take(MOST_PANELS) {
-        let found = |i: usize, tensor| Some(values(&rounds[i].codings[of(&rounds[i], label)?], tensor));
+        let found = |i: usize, tensor| Some(values(rounds[i].coding(label, cut)?, tensor));
         let shown = name(label);
         if rounds.len() == 1 {
             groups.push((shown, (0..2).filter_map(|tensor| Some((tensor, found(0, tensor)?))).collect()));
@@ -78,7 +73,7 @@ pub fn layers(rounds: &[Figures], cut: &str, efforts: impl Fn(u8) -> bool) -> Op
         vec![(0, bars(), "K, keys".to_owned()), (1, bars(), "V, values".to_owned())]
     };
     let rows = rounds.iter().flat_map(|round| {
-        let codings = labels.iter().filter_map(move |label| Some(&round.codings[of(round, label)?]));
+        let codings = labels.iter().filter_map(|label| round.coding(label, cut));
         codings.flat_map(move |coding| {
             coding.layers.iter().map(move |(layer, tensors)| {
                 let cell = |tensor: usize| tensors[tensor].map_or("—".into(), |sum| ratio(sum.ratio()));
@@ -152,18 +147,12 @@ type Speeds = Vec<(f64, f64, String)>;
 
 /// Ratio against speed of encoding and of decoding, for one cut.
 pub fn speeds(rounds: &[Figures], cut: &str) -> Option<Figure> {
-    let codings = |round: &'_ Figures| -> Vec<usize> {
-        (0..round.codings.len())
-            .filter(|&i| round.codings[i].cut == cut && speed_of(&round.codings[i], 0) > 0.0)
-            .collect()
-    };
-    let families: Vec<String> =
-        in_any(rounds, |round| codings(round).into_iter().map(|i| round.codings[i].family()).collect());
+    let families: Vec<String> = in_any(rounds, |round| timed(round, cut).map(Coding::family).collect());
     let points = |round: &Figures, family: &str, way: usize| -> Speeds {
-        let same = codings(round).into_iter().map(|i| &round.codings[i]).filter(|c| c.family() == family);
+        let same = timed(round, cut).filter(|c| c.family() == family);
         same.map(|c| (speed_of(c, way).log10(), c.total().ratio(), c.effort.to_string())).collect()
     };
-    let all = || rounds.iter().flat_map(|round| codings(round).into_iter().map(|i| &round.codings[i]));
+    let all = || rounds.iter().flat_map(|round| timed(round, cut));
     let speeds = || all().flat_map(|c| [speed_of(c, 0), speed_of(c, 1)]);
     let (least, most) = (speeds().fold(f64::INFINITY, f64::min), speeds().fold(0.0, f64::max));
     if most <= 0.0 {
@@ -207,12 +196,16 @@ pub fn speeds(rounds: &[Figures], cut: &str) -> Option<Figure> {
         let families = families.iter().take(MOST_SERIES).enumerate();
         families.map(|(i, family)| (i, Shape::Line, name(family))).collect()
     };
-    let rows = rounds.iter().flat_map(|round| {
-        codings(round).into_iter().map(move |i| prefixed(rounds, round, coding_row(&round.codings[i])))
-    });
+    let row = |round| timed(round, cut).map(move |coding| prefixed(rounds, round, coding_row(coding)));
+    let rows = rounds.iter().flat_map(row);
     let caption = format!("Encodings, {}; speeds of one thread", cut_name(cut));
     let table = Table::new(caption, &head(rounds, &["encoding", "K", "V", "both", "encode", "decode"]), rows);
     Some(Figure { legend, panels, table })
+}
+
+/// The encodings of a cut whose speed is known.
+fn timed<'a>(round: &'a Figures, cut: &'a str) -> impl Iterator<Item = &'a Coding> {
+    round.codings.iter().filter(move |coding| coding.cut == cut && speed_of(coding, 0) > 0.0)
 }
 
 /// Speed of encoding (0) or decoding (1); 0 where nothing was encoded.
@@ -233,9 +226,6 @@ fn coding_row(coding: &Coding) -> Vec<String> {
 /// Error of the attention output against the kept share: all policies, then each with its layers; in rounds each policy.
 pub fn errors(rounds: &[Figures]) -> Option<Figure> {
     let policies: Vec<String> = in_any(rounds, |round| round.shown_curves().map(|c| c.policy.clone()).collect());
-    let curve = |round: &'_ Figures, policy: &str| {
-        round.curves.iter().position(|c| c.policy == policy && c.block_tokens == round.block_tokens)
-    };
     let shown: Vec<&String> = policies.iter().take(MOST_SERIES).collect();
     if shown.is_empty() {
         return None;
@@ -256,8 +246,7 @@ pub fn errors(rounds: &[Figures]) -> Option<Figure> {
     let mut panels = Vec::new();
     let mut legend: Vec<(usize, Shape, String)>;
     if let [round] = rounds {
-        let curves: Vec<&Curve> =
-            shown.iter().filter_map(|policy| Some(&round.curves[curve(round, policy)?])).collect();
+        let curves: Vec<&Curve> = shown.iter().filter_map(|policy| curve(round, policy)).collect();
         let marks = curves.iter().enumerate().map(|(i, curve)| mean(i, curve)).collect();
         let description = format!("Mean error over layers, by {} policies.", curves.len());
         panels.push(panel("All policies, means of layers".into(), description, marks));
@@ -271,7 +260,7 @@ pub fn errors(rounds: &[Figures]) -> Option<Figure> {
         legend.push((0, Shape::Area, "from the best layer to the worst".into()));
     } else {
         for policy in &shown {
-            let of = |(i, round): (usize, &Figures)| Some(mean(i, &round.curves[curve(round, policy)?]));
+            let of = |(i, round): (usize, &Figures)| Some(mean(i, curve(round, policy)?));
             let marks: Vec<Mark> = rounds.iter().enumerate().filter_map(of).collect();
             let description = format!("Mean error over layers of {} rounds.", marks.len());
             panels.push(panel(name(policy), description, marks));
@@ -279,6 +268,10 @@ pub fn errors(rounds: &[Figures]) -> Option<Figure> {
         legend = round_legend(rounds, || Shape::Line);
     }
     Some(Figure { legend, panels, table: error_table(rounds) })
+}
+
+fn curve<'a>(round: &'a Figures, policy: &str) -> Option<&'a Curve> {
+    round.shown_curves().find(|curve| curve.policy == policy)
 }
 
 /// Points in the order of their kept shares.
@@ -358,12 +351,6 @@ fn error_table(rounds: &[Figures]) -> Table {
 
 // Memory against tokens
 
-const KINDS: [&str; 4] = ["raw", "lossless only", "eviction only", "both"];
-
-fn kind(bytes: &Bytes, kind: usize) -> f64 {
-    [bytes.raw, bytes.lossless, bytes.eviction, bytes.both][kind]
-}
-
 /// A curve of [`memory`]: the place of its round, its ratio, and bytes by tokens.
 struct Growth {
     round: usize,
@@ -388,16 +375,16 @@ pub fn memory(rounds: &[Figures], ratios: &[f64]) -> Option<Figure> {
     let each = || (0..rounds.len()).flat_map(|round| ratios.iter().map(move |ratio| (round, *ratio)));
     let curves: Vec<Growth> = each().filter_map(|(round, ratio)| growth(round, ratio)).collect();
     let last = || curves.iter().filter_map(|curve| curve.bytes.last());
-    let (tokens, most) = (last().map(|l| l.0).max()?, last().map(|l| l.1.raw).fold(0.0, f64::max));
+    let (tokens, most) = (last().map(|l| l.0).max()?, last().map(|l| l.1[0]).fold(0.0, f64::max));
     let (unit, factor) = unit(most);
     let dump = curves.iter().map(|curve| curve.dump).max()?;
     let panel = |title: String, series: &[(usize, &Growth, usize)]| {
         let mark = |&(number, curve, of): &(usize, &Growth, usize)| {
-            let points = curve.bytes.iter().map(|(tokens, bytes)| (*tokens as f64, kind(bytes, of) / factor));
+            let points = curve.bytes.iter().map(|(tokens, bytes)| (*tokens as f64, bytes[of] / factor));
             Mark::new(number, Shape::Plain, points.collect())
         };
         let ends = series.iter().map(|&(_, curve, of)| {
-            let end = curve.bytes.last().map_or(0.0, |(_, bytes)| kind(bytes, of));
+            let end = curve.bytes.last().map_or(0.0, |(_, bytes)| bytes[of]);
             format!("{} {}", KINDS[of], crate::bytes::format(end as u64))
         });
         let rule = Mark::new(0, Shape::Rule, std::iter::once((dump as f64, 0.0)).collect());
@@ -434,7 +421,7 @@ pub fn memory(rounds: &[Figures], ratios: &[f64]) -> Option<Figure> {
     let rows = curves.iter().flat_map(|curve| {
         curve.bytes.iter().filter(|(tokens, _)| *tokens > 0).map(move |(tokens, bytes)| {
             let first = [number(curve.ratio), crate::bytes::count(*tokens as u64)];
-            let cells = (0..kinds).map(|of| crate::bytes::format(kind(bytes, of) as u64));
+            let cells = (0..kinds).map(|of| crate::bytes::format(bytes[of] as u64));
             prefixed(rounds, &rounds[curve.round], first.into_iter().chain(cells))
         })
     });

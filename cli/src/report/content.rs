@@ -4,7 +4,7 @@ use super::advice;
 use super::charts;
 use super::document::{Block, Document, Figure, Line, Table, change, name, number, percent, ratio, sentence, speed};
 use super::read::Case;
-use crate::figures::Figures;
+use crate::figures::{Coding, Figures};
 use crate::gate::Gate;
 use mnnkv::gear::Effort;
 use mnnkv_replay::results::WholeCacheResult;
@@ -321,8 +321,7 @@ fn differences(rounds: &[Figures]) -> Vec<Block> {
         return std::iter::once(paragraph("No round has ratios of the codec.")).collect();
     };
     let (label, cut) = (base.label(), &base.cut);
-    let coding = |figures: &Figures| figures.codings.iter().position(|c| c.label() == label && c.cut == *cut);
-    let sum = |figures: &Figures| coding(figures).map(|i| figures.codings[i].total());
+    let sum = |figures: &Figures| figures.coding(&label, cut).map(Coding::total);
     let shown = name(&label);
     add(format!("ratio, lossless, {shown}"), ratio, &|f| Some(sum(f)?.ratio()));
     add(format!("encode, {shown}"), speed, &|f| sum(f)?.encode());
@@ -331,7 +330,7 @@ fn differences(rounds: &[Figures]) -> Vec<Block> {
     ratios.sort_by(f64::total_cmp);
     ratios.dedup();
     for at in ratios.into_iter().take(12) {
-        let whole = |f: &Figures| Some(f.whole_at(&f.codings[coding(f)?], at)?.joint);
+        let whole = |f: &Figures| Some(f.whole_at(f.coding(&label, cut)?, at)?.joint);
         add(format!("ratio, both, one token in {}", number(at)), ratio, &whole);
         let error = |f: &Figures| f.curve()?.points.iter().find(|p| p.ratio == at && p.evicts).map(|p| p.error);
         add(format!("error, one token in {}", number(at)), percent, &error);

@@ -12,14 +12,11 @@ const BEYOND: usize = 8;
 /// Lengths from 0 to the last.
 const LENGTHS: usize = 32;
 
-/// Bytes of a cache.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Bytes {
-    pub raw: f64,
-    pub lossless: f64,
-    pub eviction: f64,
-    pub both: f64,
-}
+/// Ways to keep a cache.
+pub const KINDS: [&str; 4] = ["raw", "lossless only", "eviction only", "both"];
+
+/// Bytes of a cache by [`KINDS`].
+pub type Bytes = [f64; KINDS.len()];
 
 /// The model: a token has the mean size of its layer's tokens, a cold token that of its layer's encoded ones, and a plan
 /// keeps what it keeps whatever the scores.
@@ -75,12 +72,9 @@ impl<'a> Memory<'a> {
         self.layers.iter().fold(Bytes::default(), |sum, layer| {
             let kept = if layer.layer < self.front { tokens } else { planned };
             let token = layer.raw_bytes as f64 / layer.tokens as f64;
-            Bytes {
-                raw: sum.raw + tokens as f64 * token,
-                lossless: sum.lossless + self.encoded(layer, tokens, token),
-                eviction: sum.eviction + kept as f64 * token,
-                both: sum.both + self.encoded(layer, kept, token),
-            }
+            let encoded = |tokens| self.encoded(layer, tokens, token);
+            let own = [tokens as f64 * token, encoded(tokens), kept as f64 * token, encoded(kept)];
+            std::array::from_fn(|kind| sum[kind] + own[kind])
         })
     }
 
