@@ -32,8 +32,17 @@ fn in_any<'a, T: Ord + Clone>(rounds: &'a [Figures], of: impl Fn(&'a Figures) ->
     rounds.iter().flat_map(of).filter(|item| seen.insert(item.clone())).collect()
 }
 
-fn round_legend(rounds: &[Figures], shape: fn() -> Shape) -> Vec<(usize, Shape, String)> {
-    rounds.iter().enumerate().map(|(i, round)| (i, shape(), name(&round.name))).collect()
+/// The samples of a legend: of one evaluation its `kinds`, else the rounds.
+fn legend<T: Into<String>>(
+    rounds: &[Figures],
+    shape: impl Fn() -> Shape,
+    kinds: impl IntoIterator<Item = T>,
+) -> Vec<(usize, Shape, String)> {
+    let names: Vec<String> = match rounds {
+        [_] => kinds.into_iter().map(T::into).collect(),
+        rounds => rounds.iter().map(|round| name(&round.name)).collect(),
+    };
+    names.into_iter().enumerate().map(|(i, name)| (i, shape(), name)).collect()
 }
 
 // Ratio by layer
@@ -67,11 +76,7 @@ pub fn layers(rounds: &[Figures], cut: &str, efforts: impl Fn(u8) -> bool) -> Op
     let panels = groups.iter().map(|(title, series)| layer_panel(title, series, &axis)).collect();
     let lines = groups.iter().any(|(_, series)| !is_bars(series));
     let bars = move || if lines { Shape::Plain } else { Shape::Bars { base: 1.0, width: 0.0 } };
-    let legend = if rounds.len() > 1 {
-        rounds.iter().enumerate().map(|(i, round)| (i, bars(), name(&round.name))).collect()
-    } else {
-        vec![(0, bars(), "K, keys".to_owned()), (1, bars(), "V, values".to_owned())]
-    };
+    let legend = legend(rounds, bars, ["K, keys", "V, values"]);
     let rows = rounds.iter().flat_map(|round| {
         let codings = labels.iter().filter_map(|label| round.coding(label, cut));
         codings.flat_map(move |coding| {
@@ -190,12 +195,7 @@ pub fn speeds(rounds: &[Figures], cut: &str) -> Option<Figure> {
             panels.push(panel(format!("{verb}, {}", name(family)), way, series.collect()));
         }
     }
-    let legend = if rounds.len() > 1 {
-        round_legend(rounds, || Shape::Line)
-    } else {
-        let families = families.iter().take(MOST_SERIES).enumerate();
-        families.map(|(i, family)| (i, Shape::Line, name(family))).collect()
-    };
+    let legend = legend(rounds, || Shape::Line, families.iter().take(MOST_SERIES).map(|family| name(family)));
     let row = |round| timed(round, cut).map(move |coding| prefixed(rounds, round, coding_row(coding)));
     let rows = rounds.iter().flat_map(row);
     let caption = format!("Encodings, {}; speeds of one thread", cut_name(cut));
@@ -244,7 +244,7 @@ pub fn errors(rounds: &[Figures]) -> Option<Figure> {
     };
     let mean = |number: usize, curve: &Curve| Mark::new(number, Shape::Line, by_share(curve, |point| point.error));
     let mut panels = Vec::new();
-    let mut legend: Vec<(usize, Shape, String)>;
+    let mut legend = legend(rounds, || Shape::Line, shown.iter().map(|policy| name(policy)));
     if let [round] = rounds {
         let curves: Vec<&Curve> = shown.iter().filter_map(|policy| curve(round, policy)).collect();
         let marks = curves.iter().enumerate().map(|(i, curve)| mean(i, curve)).collect();
@@ -256,7 +256,6 @@ pub fn errors(rounds: &[Figures]) -> Option<Figure> {
             marks.push(mean(i, curve));
             panels.push(panel(name(&curve.policy), described(curve), marks));
         }
-        legend = shown.iter().enumerate().map(|(i, policy)| (i, Shape::Line, name(policy))).collect();
         legend.push((0, Shape::Area, "from the best layer to the worst".into()));
     } else {
         for policy in &shown {
@@ -265,7 +264,6 @@ pub fn errors(rounds: &[Figures]) -> Option<Figure> {
             let description = format!("Mean error over layers of {} rounds.", marks.len());
             panels.push(panel(name(policy), description, marks));
         }
-        legend = round_legend(rounds, || Shape::Line);
     }
     Some(Figure { legend, panels, table: error_table(rounds) })
 }
@@ -404,9 +402,8 @@ pub fn memory(rounds: &[Figures], ratios: &[f64]) -> Option<Figure> {
     let title = |ratio: f64| format!("One token in {} stays", number(ratio));
     let single =
         |curve: &Growth| panel(title(curve.ratio), &(0..kinds).map(|kind| (kind, curve, kind)).collect::<Vec<_>>());
-    let (panels, mut legend) = if rounds.len() == 1 {
-        let legend = KINDS[..kinds].iter().enumerate().map(|(i, kind)| (i, Shape::Plain, (*kind).to_owned())).collect();
-        (curves.iter().map(single).collect(), legend)
+    let panels = if rounds.len() == 1 {
+        curves.iter().map(single).collect()
     } else {
         let of = |kind: usize| curves.iter().map(|curve| (curve.round, curve, kind)).collect::<Vec<_>>();
         let name = |kind: usize| match (kind, ratios.first()) {
@@ -414,9 +411,9 @@ pub fn memory(rounds: &[Figures], ratios: &[f64]) -> Option<Figure> {
             _ => KINDS[kind].to_owned(),
         };
         // Raw bytes tell dumps apart, not rounds.
-        let panels = (1..kinds).map(|kind| panel(name(kind), &of(kind))).collect();
-        (panels, round_legend(rounds, || Shape::Plain))
+        (1..kinds).map(|kind| panel(name(kind), &of(kind))).collect()
     };
+    let mut legend = legend(rounds, || Shape::Plain, KINDS[..kinds].iter().copied());
     legend.push((0, Shape::Rule, "length of the dump; beyond it an extrapolation".into()));
     let rows = curves.iter().flat_map(|curve| {
         curve.bytes.iter().filter(|(tokens, _)| *tokens > 0).map(move |(tokens, bytes)| {
