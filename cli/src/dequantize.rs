@@ -3,12 +3,13 @@
 use crate::bytes;
 use crate::dtype;
 use crate::failure::Failure;
+use crate::input;
 use crate::output::{Output, write_files};
 use crate::progress;
 use clap::Args;
 use indicatif::ProgressBar;
 use mnnkv::dtype::Dtype;
-use mnnkv_model::file::{ModelFile, NewFile, Source};
+use mnnkv_model::file::NewFile;
 use mnnkv_model::msmodelslim::{FloatTensor, Model};
 use mnnkv_model::safetensors::{self, NewTensor};
 use mnnkv_model::sizing::CacheElement;
@@ -179,16 +180,9 @@ impl Config {
         if path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
             return Ok(None);
         }
-        let file = ModelFile::open(path)?;
-        if file.len() > MAX_CONFIG {
-            return Err(Failure(format!("{} has {} bytes; too many for a config", path.display(), file.len())));
-        }
-        let bytes = file.read_vec(0, file.len())?;
-        match serde_json::from_slice(&bytes) {
-            Ok(Value::Object(object)) => Ok(Some(Config(object))),
-            Ok(_) => Err(Failure(format!("{} is not a JSON object", path.display()))),
-            Err(e) => Err(Failure(format!("{}: {e}", path.display()))),
-        }
+        let bytes = input::bytes(path, MAX_CONFIG)?;
+        let config = serde_json::from_slice(&bytes).map_err(|e| Failure(format!("{}: {e}", path.display())))?;
+        Ok(Some(Config(config)))
     }
 
     fn dtype(&self) -> Option<Dtype> {
