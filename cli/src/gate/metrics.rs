@@ -81,7 +81,7 @@ struct Layer {
 /// Raw over kept bytes of all layers. Layers have rows of equal length.
 fn joint(metrics: &Object, place: &Place) -> Result<Option<f64>, String> {
     let Some(layers) = metrics.get("layers") else { return Ok(None) };
-    let layers: Vec<Layer> = input::typed(layers).map_err(|e| format!("{place}.layers{e}"))?;
+    let layers: Vec<Layer> = input::typed(layers).map_err(|e| format!("{place}.layers: {e}"))?;
     let (mut raw, mut kept) = (0.0, 0.0);
     for (i, layer) in layers.iter().enumerate() {
         let Some(logical) = layer.h2o_logical_tokens else { return Ok(None) };
