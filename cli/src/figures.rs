@@ -243,6 +243,17 @@ fn codings(results: &Results) -> Vec<Coding> {
     found.iter().take(MOST_GROUPS).map(coding).collect()
 }
 
+/// Each item once, in the order of their first appearance.
+pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for item in items {
+        if !found.contains(&item) {
+            found.push(item);
+        }
+    }
+    found
+}
+
 /// Groups in the order of their first item.
 fn grouped<K: std::hash::Hash + Eq, T>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<Vec<T>> {
     let mut places = HashMap::new();

@@ -2,6 +2,7 @@
 
 use crate::evaluate;
 use crate::failure::Failure;
+use crate::figures::distinct;
 use crate::output::Output;
 use crate::{progress, table};
 use clap::Args;
@@ -213,12 +214,7 @@ fn summary(conditions: &str, results: &Results) -> String {
     groups.dedup();
     // One table for each ratio, its kinds side by side.
     groups.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let mut methods: Vec<&str> = Vec::new();
-    rows.iter().for_each(|row| {
-        if !methods.contains(&row.method.as_str()) {
-            methods.push(&row.method)
-        }
-    });
+    let methods = distinct(rows.iter().map(|row| row.method.as_str()));
     let heads = groups.iter().flat_map(|(kind, ratio)| [format!("{kind}, 1 of {ratio}"), "exact".into()]);
     let heads: Vec<String> = std::iter::once("method".into()).chain(heads).chain(["kept".into()]).collect();
     let row = |method: &str| {

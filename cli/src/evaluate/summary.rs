@@ -1,7 +1,7 @@
 //! The results of an evaluation as tables.
 
 use crate::bytes;
-use crate::figures::{Curve, Figures, Point, Sum};
+use crate::figures::{Curve, Figures, Point, Sum, distinct};
 use crate::table;
 use mnnkv_replay::results::{LayerResult, Results, WholeCacheResult};
 use std::path::Path;
@@ -40,17 +40,6 @@ pub fn text(figures: &Figures, output: Option<&Path>) -> String {
         text += &format!("\n{}: mnnkv report shows it as a page\n", path.display());
     }
     text
-}
-
-/// The values of a key in the order of their first appearance.
-fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
-    let mut found = Vec::new();
-    items.for_each(|item| {
-        if !found.contains(&item) {
-            found.push(item);
-        }
-    });
-    found
 }
 
 fn dump(results: &Results) -> String {

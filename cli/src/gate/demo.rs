@@ -4,6 +4,7 @@ use super::cells::{Column, Place, Row};
 use super::metrics::{self, shown};
 use super::table::Thresholds;
 use super::verdict::{Fact, Gate, Verdict, best, mean};
+use crate::figures::distinct;
 use crate::input;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -149,12 +150,7 @@ fn side<'a>(runs: impl Iterator<Item = &'a Run>, faithful: bool) -> Side {
 }
 
 fn figures(runs: &[Vec<Run>; 2], faithful: bool) -> Figures {
-    let mut names: Vec<&str> = Vec::new();
-    for run in runs.iter().flatten() {
-        if !names.contains(&run.bucket.as_str()) {
-            names.push(&run.bucket);
-        }
-    }
+    let names = distinct(runs.iter().flatten().map(|run| run.bucket.as_str()));
     let of = |name: Option<&str>| {
         [0, 1].map(|s: usize| side(runs[s].iter().filter(|run| name.is_none_or(|name| run.bucket == name)), faithful))
     };

@@ -1,7 +1,7 @@
 //! The summary of an evaluation in sentences, and the next steps.
 
 use super::document::{Block, Line, Table, Tile, name, number, percent, ratio, speed};
-use crate::figures::{Coding, Figures, Point};
+use crate::figures::{Coding, Figures, Point, distinct};
 use crate::{bytes, dtype};
 use mnnkv::h2o::{self, PlanConfig, Target};
 use mnnkv::layout::{Kind, Rows};
@@ -57,12 +57,7 @@ pub fn headline(figures: &Figures) -> Option<f64> {
 /// Ratios that are worth a chart: the advised ones and the default, without repetition.
 pub fn ratios(figures: &Figures) -> Vec<f64> {
     let advised = LIMITS[..2].iter().rev().filter_map(|limit| figures.stands(*limit)).map(|point| point.ratio);
-    let mut ratios = Vec::new();
-    advised.chain(headline(figures)).for_each(|ratio| {
-        if !ratios.contains(&ratio) {
-            ratios.push(ratio);
-        }
-    });
+    let mut ratios = distinct(advised.chain(headline(figures)));
     if ratios.is_empty() {
         ratios.push(1.0);
     }

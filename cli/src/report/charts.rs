@@ -16,12 +16,13 @@ const MOST_PANELS: usize = 12;
 const TENSORS: [&str; 2] = ["K", "V"];
 
 /// A round's name as the first cell, where there are several rounds.
-fn prefixed(rounds: &[Figures], round: &Figures, cells: impl IntoIterator<Item = String>) -> Vec<String> {
+pub fn prefixed(rounds: &[Figures], round: &Figures, cells: impl IntoIterator<Item = String>) -> Vec<String> {
     let first = (rounds.len() > 1).then(|| name(&round.name));
     first.into_iter().chain(cells).collect()
 }
 
-fn head<'a>(rounds: &[Figures], head: &[&'a str]) -> Vec<&'a str> {
+/// The heading for such rows.
+pub fn head<'a>(rounds: &[Figures], head: &[&'a str]) -> Vec<&'a str> {
     let first = (rounds.len() > 1).then_some("round");
     first.into_iter().chain(head.iter().copied()).collect()
 }

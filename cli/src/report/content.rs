@@ -262,10 +262,9 @@ fn whole_cache(rounds: &[Figures]) -> Vec<Block> {
             name(&whole.lossless),
             ratio(whole.reference_product),
         ];
-        let first = (rounds.len() > 1).then(|| name(&figures.name));
-        first.into_iter().chain(cells).collect::<Vec<_>>()
+        charts::prefixed(rounds, figures, cells)
     };
-    let columns: Vec<&str> = (rounds.len() > 1).then_some("round").into_iter().chain(head).collect();
+    let columns = charts::head(rounds, &head);
     let base = rounds.iter().flat_map(|figures| {
         let wholes = figures.base().map(|base| figures.wholes_of(base));
         wholes.into_iter().flatten().map(|whole| row(figures, whole))
