@@ -71,12 +71,13 @@ impl Source {
         format!("{}:{}: {text}", self.file, before.filter(|b| **b == b'\n').count() + 1)
     }
 
-    fn failed(&self, e: &toml::de::Error) -> String {
-        self.error(e.span().unwrap_or(0..0), e.message().lines().next().unwrap_or("not TOML"))
+    fn failed(&self, key: &str, e: &toml::de::Error) -> String {
+        let text = e.message().lines().next().unwrap_or("not TOML");
+        self.error(e.span().unwrap_or(0..0), &format!("{key}{text}"))
     }
 
     fn parse(&self) -> Result<Spanned<DeTable<'_>>, String> {
-        DeTable::parse(&self.text).map_err(|e| self.failed(&e))
+        DeTable::parse(&self.text).map_err(|e| self.failed("", &e))
     }
 
     /// Reads `suite` and the keys of the table of gates, which all keys but `others` are.
@@ -133,8 +134,8 @@ pub fn manifest(path: &Path) -> Result<Manifest, String> {
             of_cases.push((source.choose(table, &OF_CASE)?, case.span()));
         }
     }
-    let read = Manifest::deserialize(Deserializer::from(table));
-    let mut manifest = read.map_err(|e| source.failed(&e))?;
+    let read = serde_path_to_error::deserialize(Deserializer::from(table));
+    let mut manifest: Manifest = read.map_err(|e| source.failed(&format!("{}: ", e.path()), e.inner()))?;
     manifest.chosen = chosen;
     let mut names = Vec::new();
     for (case, (chosen, span)) in manifest.cases.iter_mut().zip(of_cases) {
