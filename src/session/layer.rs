@@ -7,7 +7,7 @@ use super::lanes::Wanted;
 use super::lossless::Lossless;
 use super::offload::Offload;
 use super::pins::Pins;
-use super::quant::Quant;
+use super::quant::{self, Quant};
 use crate::attend::Found;
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
@@ -102,6 +102,11 @@ impl Layer {
             value_scales: Vec::new(),
             is_copied: false,
         }
+    }
+
+    /// Whether steps attend by the session: never over a cache that the host quantises.
+    pub(super) fn attends(&self) -> bool {
+        self.quant.as_ref().is_some_and(Quant::attends) && self.rows.as_ref().is_none_or(quant::is_float)
     }
 
     /// Opens a step; returns how its attention is summed.

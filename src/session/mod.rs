@@ -45,7 +45,7 @@ use eviction::ClosingStep;
 use lanes::Lanes;
 use layer::Layer;
 use offload::Offload;
-use quant::{Encoding, Quant, Slot};
+use quant::{Encoding, Slot};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -199,7 +199,7 @@ impl Session {
         lanes.open(layer.number, wanted, &stored);
         let raw = layer.lengths.physical;
         layer.fit(Found::default(), share.as_ref(), raw, budget::offload(budget));
-        if let Some(quant) = layer.quant.as_ref().filter(|quant| quant.attends()) {
+        if let Some(quant) = layer.quant.as_ref().filter(|_| layer.attends()) {
             let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
             let step = quant.open(layer.eviction.positions(), layer.lengths, layer.rows, offload);
             self.attending[layer.number as usize].open(step);
@@ -219,7 +219,8 @@ impl Session {
         let wanted = layer.check_open("end")?.wanted;
         layer.check_cache(Some(&cache), kv_len)?;
         let added = layer.check_growth(kv_len)?;
-        if layer.quant.as_ref().is_some_and(Quant::attends) {
+        // The cache may be the first that the layer is given.
+        if layer.attends() && quant::is_float(&cache.layout.rows()) {
             self.attending[at].check(layer.number, queries)?;
         }
 

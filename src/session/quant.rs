@@ -51,7 +51,7 @@ pub(super) struct QuantStats {
 impl Session {
     /// Whether the host calls [`Session::attend`] in the layer's open step.
     pub fn attends(&self, layer: u32) -> Result<bool> {
-        Ok(find(&mut self.state()?.layers, layer)?.quant.as_ref().is_some_and(Quant::attends))
+        Ok(find(&mut self.state()?.layers, layer)?.attends())
     }
 
     /// Runs a part of the attention of an open layer's step, over all tokens of the layer: `cache` has `kv_len` of them, and
@@ -232,7 +232,7 @@ impl Quant {
         }
     }
 
-    /// Whether steps attend by the session.
+    /// Whether steps attend by the session, over a cache of numbers.
     pub(super) fn attends(&self) -> bool {
         self.rules.always || !self.blocks().list().is_empty()
     }
@@ -480,7 +480,8 @@ pub(super) fn shape(rows: &Rows) -> Option<Shape> {
     Shape::new(rows.dims).ok().filter(|_| is_float(rows))
 }
 
-fn is_float(rows: &Rows) -> bool {
+/// Whether the host keeps numbers, and no codes.
+pub(super) fn is_float(rows: &Rows) -> bool {
     matches!((rows.key, rows.value), (Kind::Float(_), Kind::Float(_)))
 }
 

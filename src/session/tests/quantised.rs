@@ -397,3 +397,27 @@ fn an_aborted_step_leaves_no_trace_behind_the_tokens_and_takes_no_memory_there()
     assert_eq!(tail_in_memory(&mut chat.host), 0);
     chat.step(1);
 }
+
+/// Also where the cache is made after the first begin.
+#[test]
+fn a_host_attends_itself_over_a_cache_that_it_quantises() {
+    for (config, exists) in
+        [(json!({"kv_quant": "k8v4"}), true), (json!({"kv_quant": "k8v4"}), false), (json!({"kv_memory_mb": 1}), true)]
+    {
+        let mut chat = Chat::new(&json!({}), Host::new(shape(10, 64, 4096), 1), 1);
+        chat.session = Session::attending(config.to_string().as_bytes(), 1, 1).unwrap();
+        if exists {
+            chat.begin();
+            assert!(!chat.session.attends(0).unwrap());
+        } else {
+            assert_eq!(chat.session.begin_without(0, 0).unwrap(), 0);
+        }
+        chat.compute(300, false);
+        for _ in 0..3 {
+            chat.begin();
+            assert!(!chat.session.attends(0).unwrap());
+            chat.compute(1, false);
+        }
+        assert_eq!(chat.host.len(), 303);
+    }
+}

@@ -19,6 +19,12 @@ impl Session {
         Session(self.0.restoring_heads(restores_heads))
     }
 
+    /// The host calls attend.
+    pub(super) fn attending(json: &[u8], layers: u32, lanes: u32) -> Result<Self> {
+        let host = session::Host { attends: true, ..Default::default() };
+        Ok(Session(session::Session::with_host(json, b"", layers, lanes, host)?))
+    }
+
     /// With threads of a host in place of workers.
     pub(super) fn pooled(json: &[u8], layers: u32, lanes: u32, executor: Executor) -> Result<Self> {
         let host = session::Host { executor: Some(executor), ..Default::default() };
