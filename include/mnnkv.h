@@ -21,13 +21,13 @@
 //   mnnkv/load.h      the functions of a library that is loaded at run time; not included here
 //   mnnkv/model.h     files that come with a model; not included here, and of a library of its own: libmnnkv_model
 //
-// A host that patches its attention needs base.h and session.h, heads.h if it stores tokens, since a
+// A host that patches its attention needs base.h, session.h and attend.h; heads.h if it stores tokens, since a
 // restore in begin costs more, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp. docs/adopt.md makes
 // an example engine a host, step by step.
 //
 // Example
 //
-//   // Tokens of one layer and step. The host owns append, which writes K and V behind cache->kv_len, and attention.
+//   // Tokens of one layer and step, of a host that attends itself (options.attends = 0). append writes K and V at kv_len.
 //   static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, uint32_t tokens) {
 //       mnnkv_status status = mnnkv_session_begin(session, layer, cache);
 //       if (status != MNNKV_OK) {
@@ -49,7 +49,8 @@
 // - NULL with length 0 is valid. Other NULLs, misaligned pointers to numbers or structs, and buffers of a call that
 //   overlap a buffer that it writes are INVALID_ARGUMENT. Buffers of bytes and words need no alignment.
 // - Structs begin with struct_size. Zero an input struct, set struct_size to its sizeof, then the fields that
-//   differ from the default: 0 is the default where 0 makes no sense, and a NULL options pointer is all defaults.
+//   differ from the default: in a field where 0 would make no sense, 0 stands for the default, and a NULL options
+//   pointer is all defaults.
 //   Set struct_size of output structs as well. Fields without a comment of their own share the comment above;
 //   fields named reserved must be 0. docs/abi.md says how structs grow.
 // - Sizes are bytes where nothing else is said. Arrays are dense and row-major: [head][token][dim] has dim innermost.

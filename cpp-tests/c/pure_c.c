@@ -184,7 +184,7 @@ static void attention(const mnnkv_cache* cache, uint32_t queries) {
 
 /* The example of mnnkv.h; a test keeps the two the same. */
 /* [example] */
-// Tokens of one layer and step. The host owns append, which writes K and V behind cache->kv_len, and attention.
+// Tokens of one layer and step, of a host that attends itself (options.attends = 0). append writes K and V at kv_len.
 static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, uint32_t tokens) {
     mnnkv_status status = mnnkv_session_begin(session, layer, cache);
     if (status != MNNKV_OK) {

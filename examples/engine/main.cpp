@@ -145,7 +145,7 @@ void is_small(Engine& host, double share) {
 
 #if STEP >= 5
 const std::string budget = R"("kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 160,
-    "kv_h2o_target_lossy_ratio": 1, "kv_h2o_trigger_min_tokens": 128)";
+    "kv_h2o_target_lossy_ratio": 1, "kv_h2o_trigger_min_tokens": 148)";
 const std::string evict = R"(
     "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8, "kv_h2o_recent_tokens": 32, "kv_h2o_update_interval": 4,
     )" + budget;

@@ -45,7 +45,7 @@ typedef struct mnnkv_attend {
     uint32_t head_dim;
     /// The factor of a logit; 0 = 1 / sqrt(head_dim).
     float scale;
-    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0: [rows][heads][head_dim].
+    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0, or none: [rows][heads][head_dim].
     const void *queries;
     uint64_t query_head_stride;
     uint64_t query_row_stride;
@@ -65,12 +65,13 @@ typedef struct mnnkv_attend {
     /// NULL = none.
     const float *mask;
     uint64_t mask_row_stride;
-    /// A logit for each query head that belongs to no token (attention sinks); NULL = none.
+    /// [heads]: the logit of each head's attention sink, which is no token; finite. NULL = none.
     const float *sinks;
 } mnnkv_attend;
 
 /// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
-/// else to 0: the host's then reads the cache, which has all tokens. Ask after begin.
+/// else to 0: the host's then reads the cache, which has all tokens. Ask after begin. Always 0 once begin or end was given a
+/// cache that the host quantises.
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
                                    uint32_t layer,
@@ -84,9 +85,9 @@ mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
 /// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len or the layout is not that of begin; a field
 /// or stride does not fit; mask or sinks overlap the output;
 /// an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
-/// UNSUPPORTED: if the cache is quantised by the host
-/// OUT_OF_MEMORY: if working memory is refused
-/// After a failure the part may be given again. The cache is never written.
+/// UNSUPPORTED: if the cache is quantised by the host, or dtype is none of the three
+/// OUT_OF_MEMORY: if working memory is refused; where begin was short of it, which the text says, abort the step
+/// After another failure the part may be given again. The cache is never written.
 mnnkv_status mnnkv_session_attend(const mnnkv_session *session,
                                   uint32_t layer,
                                   uint32_t part,

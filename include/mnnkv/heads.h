@@ -45,7 +45,7 @@ extern "C" {
 /// head: KV head (not query head).
 /// cache->kv_len: physical tokens now, those appended since begin included.
 /// INVALID_ARGUMENT: if layer, lane or head is out of range, the layer is not open, or the lane is in use
-/// INVALID_ARGUMENT: if kv_len exceeds max_tokens, or stored tokens lie behind it
+/// INVALID_ARGUMENT: if kv_len exceeds max_tokens, or stored tokens lie after it
 /// STALE: if the layout has other heads, head_dim or dtypes than the stored tokens
 /// CORRUPT: if a blob does not decode to the stored tokens; the blob is kept
 /// OUT_OF_MEMORY: if memory for the lane is refused

@@ -25,7 +25,7 @@ mnnkv_status mnnkv_kv_index(const mnnkv_layout *layout, uint32_t token, uint32_t
 /// Copies tokens begin .. begin + count of a cache to dense rows [head][token], which have the same bytes for every
 /// packing. May run on several threads for one cache.
 /// key_out, value_out: kv_heads * count rows each. A row is head_dim elements; TQ: its records; K INT8: head_dim codes,
-/// then f32 scale, bias and key sum; V INT8: head_dim codes, and behind all rows the f32 scales [head][2][head_dim]
+/// then f32 scale, bias and key sum; V INT8: head_dim codes, and after all rows the f32 scales [head][2][head_dim]
 /// that they share, scales before biases.
 /// cap_each: capacity of each in bytes, at least the larger size of both: with INT8 K and V that is K's, kv_heads * count *
 /// (head_dim + 12), or V's, kv_heads * (count + 8) * head_dim.

@@ -23,9 +23,9 @@ extern "C" {
 /// The rotation of keys by their logical positions (RoPE).
 typedef struct mnnkv_rotation {
     uint32_t struct_size;
-    /// The channels of a pair: 1 = d and d + dims / 2 (Llama, Qwen), 2 = 2 d and 2 d + 1 (GPT-J).
+    /// MNNKV_ROPE_* (gear.h). The channels of a pair: 1 = d and d + dims / 2 (Llama, Qwen), 2 = 2 d and 2 d + 1 (GPT-J).
     uint32_t pairing;
-    /// Rotated channels, the first of a head: even, at least 2, usually head_dim.
+    /// Rotated channels, the first of a head: even, usually head_dim; 0 is refused.
     uint32_t dims;
     /// The angle per position of pair i is theta^(-2 i / dims); 0 = 10,000. Not read with inv_freq.
     float theta;

@@ -25,8 +25,8 @@ extern "C" {
 // relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp and tanh of the
 // system in the merge and the soft cap. K, V and queries are finite; what else they are, no memory outside is touched.
 
-/// Formats of rows: IEEE 754 binary16; blocks of 32 elements with a scale in binary16, then 32 signed bytes, or 16 bytes of two
-/// codes less 8 with the first 16 elements in lower halves.
+/// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of 32,
+/// a scale in binary16 and 16 bytes; element i is the lower half of byte i less 8, element 16 + i the upper half less 8.
 #define MNNKV_ROWS_F16 1
 #define MNNKV_ROWS_Q8_0 2
 #define MNNKV_ROWS_Q4_0 3
@@ -59,7 +59,7 @@ typedef struct mnnkv_rows {
     const void *value;
     uint64_t value_token_stride;
     uint64_t value_head_stride;
-    /// f32. Bytes from a head to the next, and from a row to the next; both 0: [rows][heads][key_dim].
+    /// f32. Bytes from a head to the next, and from a row to the next, multiples of 4; both 0: [rows][heads][key_dim].
     const float *queries;
     uint64_t query_head_stride;
     uint64_t query_row_stride;
@@ -73,7 +73,7 @@ typedef struct mnnkv_rows {
     uint64_t mask_row_stride;
     /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.
     const float *slopes;
-    /// A logit for each query head that belongs to no token (attention sinks); NULL = none.
+    /// [heads]: the logit of each head's attention sink, which is no token; finite. NULL = none.
     const float *sinks;
 } mnnkv_rows;
 

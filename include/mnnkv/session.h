@@ -33,8 +33,9 @@ extern "C" {
 // Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
 // mnnkv_session_trim (memory.h), and mnnkv_session_block_sums and heads.h: one thread per lane, and none while
 // another non-const call runs.
-// Functions with a const session run on any thread and block while another call runs. Workers, which the sessions of a
-// process share, sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
+// Functions with a const session run on any thread; they block while another call runs, but mnnkv_session_attend and
+// _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only begin waits for one, when a token
+// that it must restore is being decoded.
 
 /// The caches of one model and the state of their compression.
 typedef struct mnnkv_session mnnkv_session;
@@ -43,11 +44,12 @@ typedef struct mnnkv_session mnnkv_session;
 typedef struct mnnkv_session_options {
     uint32_t struct_size;
     uint32_t abi_version;
-    /// Layers of the model (1 to 4,096), and attention threads that may use a lane at once (1 to 1,024).
+    /// Layers of the model (1 to 4,096), and attention threads that call scores.h or heads.h, each in a lane of its own (1 to 1,024;
+    /// 1 where none does).
     uint32_t layers;
     uint32_t lanes;
-    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with
-    /// kv_h2o_enable, and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
+    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable, dropped
+    /// only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable, or kv_lossless.
     const char *config_json;
     size_t config_len;
     /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.
@@ -59,7 +61,7 @@ typedef struct mnnkv_session_options {
     uint32_t restores_heads;
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     const struct mnnkv_executor *executor;
-    /// 1 = the host calls mnnkv_session_attend (attend.h), which kv_quant needs.
+    /// 1 = the host calls mnnkv_session_attend (attend.h). With 0 kv_quant and kv_memory_mb have no effect, but for a warning.
     uint32_t attends;
 } mnnkv_session_options;
 
@@ -78,28 +80,31 @@ mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
                                    size_t *len);
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
-/// Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.
+/// Steps add a line if a layer stays raw or hardly shrinks, a bound is exceeded, tokens were dropped, or a file fails.
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------
 
 /// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
-/// the last end planned: kept tokens move together, and the pages behind them are released.
+/// the last end planned: kept tokens move together, and the pages after them are released.
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
 /// kv_len 0 layout, key and value may be NULL: the cache may be allocated later. A prefix from elsewhere is a step of
 /// its own: begin with kv_len 0, fill the cache, end with queries 0.
-/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, or heads, head_dim or a dtype changed
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too small
+/// for the model (memory.h)
 /// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
 ///
 /// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
-mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+mnnkv_status mnnkv_session_begin(mnnkv_session *session,
+                                 uint32_t layer,
+                                 mnnkv_cache *cache);
 
-/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
+/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, encodes cold tokens where there are no workers,
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
 /// metric counts the failure.
-/// heads: query heads (not KV heads). queries: rows of the step in each head; 0 closes a step without attention, which
-/// drops block sums and is not counted.
-/// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
+/// heads: query heads (not KV heads); read only where rows are scored (policy "mass"). queries: rows of the step in each head, all of
+/// which have attended where the session attends; 0 closes a step without attention, which drops block sums and is not counted.
+/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
@@ -125,7 +130,7 @@ mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_c
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
-/// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_block_sums
+/// INVALID_ARGUMENT: if layer is out of range, or a thread uses a lane (scores.h, heads.h)
 mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 
 /// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
@@ -144,9 +149,13 @@ mnnkv_status mnnkv_session_keep(mnnkv_session *session,
 /// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift). Discards
 /// their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between begin and
 /// end. Between end and begin stored tokens read as zero, so that the host must have written K and V completely.
-/// INVALID_ARGUMENT: if layer is out of range, or a token is past the length that begin, end or keep left
+/// INVALID_ARGUMENT: if layer is out of range, a token is past the length that begin, end or keep left, or the layer has quantised
+/// tokens
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
-mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
+mnnkv_status mnnkv_session_rewritten(mnnkv_session *session,
+                                     uint32_t layer,
+                                     uint32_t begin,
+                                     uint32_t count);
 
 /// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
 /// INVALID_ARGUMENT: if layer is out of range

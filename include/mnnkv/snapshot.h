@@ -14,7 +14,8 @@ extern "C" {
 // --- Snapshot: bytes of the host --------------------------------------------------------------------------------
 //
 // A snapshot is a file (mnnkv_snapshot_options::path), or bytes that the host keeps in a container of its own, encrypted
-// or not (mnnkv_snapshot_options::io). Each function returns 0, or any other number, which the error text names.
+// or not (mnnkv_snapshot_options::io). Each of the host's functions returns 0, or any other
+// number, with which the call fails with IO and which its text names.
 
 /// Functions that read and write bytes. Copied by create and open; user must stay valid until mnnkv_snapshot_destroy
 /// returns. They are called inside functions of the library, on the caller's thread, never two at once, and must neither
@@ -30,7 +31,7 @@ typedef struct mnnkv_snapshot_io {
     int32_t (*size)(void *user, uint64_t *size);
     /// Reads len bytes from offset on; fewer are a failure.
     int32_t (*read)(void *user, uint64_t offset, void *to, size_t len);
-    /// Writes len bytes at offset, over what is there, or behind it. NULL = none; the access must be READ or SALVAGE.
+    /// Writes len bytes at offset, over what is there, or after it. NULL = none; the access must be READ or SALVAGE.
     int32_t (*write)(void *user, uint64_t offset, const void *from, size_t len);
     /// Returns when all that was written would survive a power failure. NULL if write is NULL.
     int32_t (*sync)(void *user);
@@ -74,7 +75,7 @@ typedef struct mnnkv_snapshot_options {
     /// byte. NULL = none in create, any in open.
     const void *fingerprint;
     size_t fingerprint_len;
-    /// MNNKV_SNAPSHOT_*; create and copy ignore it.
+    /// MNNKV_SNAPSHOT_*; create ignores it.
     uint32_t access;
     uint32_t reserved;
 } mnnkv_snapshot_options;
@@ -88,7 +89,7 @@ mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_
 
 /// Opens a snapshot at its newest state.
 /// NOT_FOUND: if there is no file at path
-/// BUSY: if the file is open for a writer, or to be written and open at all
+/// BUSY: if another handle writes the file, or access is APPEND and any handle has it open
 /// CORRUPT: if it is no snapshot, one whose making was killed (remove it), or damaged: the text has the part and its offset
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library
@@ -130,7 +131,7 @@ typedef struct mnnkv_snapshot_info {
     uint64_t token_bytes;
     /// Sections, and what layers have beside tokens.
     uint64_t section_bytes;
-    /// Bytes of earlier states and of commit records. mnnkv_snapshot_compact leaves them, and may gain far more.
+    /// Bytes of earlier states and of commit records. mnnkv_snapshot_compact drops them, and often far more.
     uint64_t dead_bytes;
     /// See mnnkv_snapshot_fingerprint.
     uint64_t fingerprint_bytes;
@@ -234,11 +235,14 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 /// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped.
 /// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
 /// NOT_FOUND: if the snapshot has not the layer
+/// UNSUPPORTED: if the layer has quantised tokens, and the session neither kv_quant nor a budget, or its host does not attend
 /// CORRUPT: if the layer or one of its tokens is damaged; other layers can still be loaded
 /// IO: if the system or the host cannot read
 ///
 /// After a failure no layer has changed.
-mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
+mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot,
+                                 mnnkv_session *session,
+                                 uint32_t layer);
 
 /// Gives `to`, which has no layers yet, the committed layers and sections of `from`: each layer encoded anew, and without
 /// tokens that it has no more. A host creates another file, compacts into it, commits, destroys both, and renames the new

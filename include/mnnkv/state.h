@@ -24,7 +24,7 @@ extern "C" {
 #define MNNKV_STATE_WORDS 0
 /// A row is words of one channel, as in a V that lies [channel][token].
 #define MNNKV_STATE_CHANNELS 1
-/// A row is blocks of block_bytes, each with words in its first scale_bytes and codes behind.
+/// A row is blocks of block_bytes, each with words in its first scale_bytes and codes after them.
 #define MNNKV_STATE_BLOCKS 2
 
 /// A tensor inside of a buffer. In an array each has its struct_size, all the same.

@@ -45,7 +45,7 @@ pub struct mnnkv_attend {
     pub head_dim: u32,
     /// The factor of a logit; 0 = 1 / sqrt(head_dim).
     pub scale: f32,
-    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0: [rows][heads][head_dim].
+    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0, or none: [rows][heads][head_dim].
     pub queries: *const c_void,
     pub query_head_stride: u64,
     pub query_row_stride: u64,
@@ -65,7 +65,7 @@ pub struct mnnkv_attend {
     /// NULL = none.
     pub mask: *const f32,
     pub mask_row_stride: u64,
-    /// A logit for each query head that belongs to no token (attention sinks); NULL = none.
+    /// [heads]: the logit of each head's attention sink, which is no token; finite. NULL = none.
     pub sinks: *const f32,
 }
 
@@ -75,7 +75,8 @@ unsafe impl Sized32 for mnnkv_attend {
 }
 
 /// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
-/// else to 0: the host's then reads the cache, which has all tokens. Ask after begin.
+/// else to 0: the host's then reads the cache, which has all tokens. Ask after begin. Always 0 once begin or end was given a
+/// cache that the host quantises.
 /// INVALID_ARGUMENT: if layer is out of range
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_attends(
@@ -99,9 +100,9 @@ pub unsafe extern "C" fn mnnkv_session_attends(
 /// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len or the layout is not that of begin; a field
 /// or stride does not fit; mask or sinks overlap the output;
 /// an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
-/// UNSUPPORTED: if the cache is quantised by the host
-/// OUT_OF_MEMORY: if working memory is refused
-/// After a failure the part may be given again. The cache is never written.
+/// UNSUPPORTED: if the cache is quantised by the host, or dtype is none of the three
+/// OUT_OF_MEMORY: if working memory is refused; where begin was short of it, which the text says, abort the step
+/// After another failure the part may be given again. The cache is never written.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_attend(
     session: *const mnnkv_session,

@@ -5,7 +5,7 @@
 /// Returns NULL once the library is loaded, else why it is not, a text that is valid until the next call. A file that is
 /// named and cannot be loaded, a library of another ABI, and one of another version that lacks a function are refused. Until the library
 /// is loaded all functions return MNNKV_UNSUPPORTED, 0 or "", and mnnkv_last_error the text. Never unloaded; a call after that
-/// does nothing.
+/// does nothing. In C with glibc define _GNU_SOURCE before the first include; link with -ldl where dlopen needs it.
 /// Threads: one at a time, and none in another function of the library meanwhile.
 const char *mnnkv_load(const char *path);
 

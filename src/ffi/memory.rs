@@ -1,8 +1,8 @@
 //! Memory
 //!
 //! {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
-//! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step, and in a prompt within
-//! the tokens of one chunk above. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h).
+//! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step; while a prompt is read, the
+//! raw tokens of one chunk may exceed it. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h).
 //! States of a layer, the mildest first:
 //!
 //!   raw         all tokens are in the host's cache, and the host attends
@@ -12,12 +12,14 @@
 //!
 //! The first tokens, the newest 32 to 95 and pinned ones are never dropped. Each layer has its share, which no other takes.
 //! A layer whose numbers 8 and 4 bits cannot hold stays raw, and may take more: over_steps counts it, and a warning says so.
-//! A budget that is too small for the model is refused by the first begin, whose message has the least that would do.
+//! A budget that is too small for the model is refused by the first begin that is given a layout and buffers; the
+//! message has the least that would do.
 //!
-//! kv_memory_file is scratch: made when the first block goes there, locked, and removed by mnnkv_session_destroy. One that a
-//! killed process has left is replaced, and any other file that exists is left alone: blocks are then dropped, which
-//! mnnkv_session_warnings says, as it does for a full disk. What is read is compared with a checksum. A step waits at most
-//! kv_memory_wait_us for each of its tokens; a block that comes later counts in a later step.
+//! kv_memory_file is scratch of one session: made when the first block goes there, locked, and removed by
+//! mnnkv_session_destroy. One that a killed process has left is replaced, and any other file that exists is left alone:
+//! blocks are then dropped, which
+//! mnnkv_session_warnings says, as it does for a full disk. What is read is compared with a checksum. Each layer's
+//! attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step.
 
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, Sized32, SizedOut};

@@ -39,7 +39,7 @@ pub struct mnnkv_park_options {
     /// MNNKV_EXPERIMENTAL; 0 = none. Positions are the logical ones of the session. A hint that is not that of the model
     /// costs time and saves nothing.
     pub rope_pairing: u32,
-    /// 0 = head_dim.
+    /// 0 = head_dim; needed with rope_inv_freq in mnnkv_snapshot_compact, and in mnnkv_snapshot_append without a layout.
     pub rope_dims: u32,
     /// 0 = 10,000. Not read with rope_inv_freq.
     pub rope_theta: f32,

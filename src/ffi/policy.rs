@@ -46,9 +46,9 @@ pub unsafe extern "C" fn mnnkv_session_pin(
 #[derive(Clone, Copy)]
 pub struct mnnkv_rotation {
     pub struct_size: u32,
-    /// The channels of a pair: 1 = d and d + dims / 2 (Llama, Qwen), 2 = 2 d and 2 d + 1 (GPT-J).
+    /// MNNKV_ROPE_* (gear.h). The channels of a pair: 1 = d and d + dims / 2 (Llama, Qwen), 2 = 2 d and 2 d + 1 (GPT-J).
     pub pairing: u32,
-    /// Rotated channels, the first of a head: even, at least 2, usually head_dim.
+    /// Rotated channels, the first of a head: even, usually head_dim; 0 is refused.
     pub dims: u32,
     /// The angle per position of pair i is theta^(-2 i / dims); 0 = 10,000. Not read with inv_freq.
     pub theta: f32,

@@ -22,8 +22,8 @@ use crate::ffi::status::mnnkv_status;
 use crate::status::{Result, bail};
 use std::ffi::c_void;
 
-/// Formats of rows: IEEE 754 binary16; blocks of 32 elements with a scale in binary16, then 32 signed bytes, or 16 bytes of two
-/// codes less 8 with the first 16 elements in lower halves.
+/// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of 32,
+/// a scale in binary16 and 16 bytes; element i is the lower half of byte i less 8, element 16 + i the upper half less 8.
 pub const MNNKV_ROWS_F16: u32 = 1;
 pub const MNNKV_ROWS_Q8_0: u32 = 2;
 pub const MNNKV_ROWS_Q4_0: u32 = 3;
@@ -58,7 +58,7 @@ pub struct mnnkv_rows {
     pub value: *const c_void,
     pub value_token_stride: u64,
     pub value_head_stride: u64,
-    /// f32. Bytes from a head to the next, and from a row to the next; both 0: [rows][heads][key_dim].
+    /// f32. Bytes from a head to the next, and from a row to the next, multiples of 4; both 0: [rows][heads][key_dim].
     pub queries: *const f32,
     pub query_head_stride: u64,
     pub query_row_stride: u64,
@@ -72,7 +72,7 @@ pub struct mnnkv_rows {
     pub mask_row_stride: u64,
     /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.
     pub slopes: *const f32,
-    /// A logit for each query head that belongs to no token (attention sinks); NULL = none.
+    /// [heads]: the logit of each head's attention sink, which is no token; finite. NULL = none.
     pub sinks: *const f32,
 }
 

@@ -21,7 +21,7 @@ use std::ffi::c_void;
 pub const MNNKV_STATE_WORDS: u32 = 0;
 /// A row is words of one channel, as in a V that lies [channel][token].
 pub const MNNKV_STATE_CHANNELS: u32 = 1;
-/// A row is blocks of block_bytes, each with words in its first scale_bytes and codes behind.
+/// A row is blocks of block_bytes, each with words in its first scale_bytes and codes after them.
 pub const MNNKV_STATE_BLOCKS: u32 = 2;
 
 /// A tensor inside of a buffer. In an array each has its struct_size, all the same.

@@ -61,7 +61,10 @@ typedef struct mnnkv_metrics {
     double quant_begin_us;
 } mnnkv_metrics;
 mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
-mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session,
+                                        char *text,
+                                        size_t cap,
+                                        size_t *len);
 #ifdef __cplusplus
 }
 #endif

@@ -27,7 +27,9 @@ mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
                                    size_t cap,
                                    size_t *len);
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
-mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+mnnkv_status mnnkv_session_begin(mnnkv_session *session,
+                                 uint32_t layer,
+                                 mnnkv_cache *cache);
 mnnkv_status mnnkv_session_end(mnnkv_session *session,
                                uint32_t layer,
                                uint32_t heads,
@@ -41,7 +43,10 @@ mnnkv_status mnnkv_session_keep(mnnkv_session *session,
                                 const int32_t *logical_pairs,
                                 size_t n_pairs,
                                 mnnkv_cache *cache);
-mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
+mnnkv_status mnnkv_session_rewritten(mnnkv_session *session,
+                                     uint32_t layer,
+                                     uint32_t begin,
+                                     uint32_t count);
 mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
 mnnkv_status mnnkv_session_positions(const mnnkv_session *session,
                                      uint32_t layer,

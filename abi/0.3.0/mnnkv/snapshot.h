@@ -79,7 +79,9 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
                                    const mnnkv_park_options *options,
                                    mnnkv_cache *cache,
                                    uint32_t *written);
-mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
+mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot,
+                                 mnnkv_session *session,
+                                 uint32_t layer);
 mnnkv_status mnnkv_snapshot_compact(const mnnkv_snapshot *from,
                                     const mnnkv_park_options *options,
                                     mnnkv_snapshot *to);

@@ -131,7 +131,7 @@ mnnkv_status mnnkv_c8_parameters(const float *min,
 /// the range of codes saturate, infinities included; NaN becomes the code of 0. Codes do not depend on the CPU. Any
 /// thread.
 /// INVALID_ARGUMENT: if values_len is not that of the shape, or a scale is invalid.
-/// BUFFER_TOO_SMALL: if codes_cap is too small; mnnkv_last_error has the required codes.
+/// BUFFER_TOO_SMALL: if codes_cap is too small; mnnkv_model_last_error has the required codes.
 mnnkv_status mnnkv_c8_quantize(const mnnkv_c8_shape *shape,
                                const void *values,
                                size_t values_len,
@@ -145,7 +145,7 @@ mnnkv_status mnnkv_c8_quantize(const mnnkv_c8_shape *shape,
 /// Products above the range of dtype become infinite (F16: with scales over 256; F32: of values within a scale of
 /// its greatest). Values do not depend on the CPU. Any thread.
 /// INVALID_ARGUMENT: if codes_len is not that of the shape, or a scale is invalid.
-/// BUFFER_TOO_SMALL: if values_cap is too small; mnnkv_last_error has the required bytes.
+/// BUFFER_TOO_SMALL: if values_cap is too small; mnnkv_model_last_error has the required bytes.
 mnnkv_status mnnkv_c8_dequantize(const mnnkv_c8_shape *shape,
                                  const int8_t *codes,
                                  size_t codes_len,
@@ -169,7 +169,7 @@ mnnkv_status mnnkv_c8_measure(const mnnkv_c8_shape *shape,
 /// value_codes: [head][token][dim], kv_heads * count * head_dim codes each; cap_each is the capacity of each. The call
 /// allocates the values of the range. Any thread, also several on one cache without a writer.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or a scale is invalid.
-/// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the required codes.
+/// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_model_last_error has the required codes.
 /// OUT_OF_MEMORY: if the values of the range cannot be allocated.
 mnnkv_status mnnkv_c8_gather(const mnnkv_layout *layout,
                              const void *key,

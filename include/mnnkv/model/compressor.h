@@ -160,7 +160,7 @@ mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor,
 /// options: NULL = the defaults of the file. Nothing is written on failure, except new_len on BUFFER_TOO_SMALL. Any
 /// thread.
 /// INVALID_ARGUMENT: if layer does not exist, or a result is not finite in dtype; the message names head and tokens.
-/// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_last_error has the required bytes.
+/// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_model_last_error has the required bytes.
 /// UNSUPPORTED: if dtype is not supported, or a weight exceeds its range.
 mnnkv_status mnnkv_compressor_run(const mnnkv_compressor *compressor,
                                   uint32_t layer,

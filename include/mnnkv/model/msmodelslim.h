@@ -162,7 +162,7 @@ mnnkv_status mnnkv_msmodelslim_signed(const uint8_t *codes, size_t n, int8_t *si
 /// code: convert some rows at a time.
 /// out: room for out_bytes bytes, in native byte order, of any alignment. rows 0 is legal.
 /// INVALID_ARGUMENT: if the rows do not exist, or dtype is not supported.
-/// BUFFER_TOO_SMALL: if out_bytes is too small; mnnkv_last_error has the required bytes.
+/// BUFFER_TOO_SMALL: if out_bytes is too small; mnnkv_model_last_error has the required bytes.
 /// NOT_FOUND: if the linear does not exist.
 /// UNSUPPORTED: if the type of quantisation is not supported.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.
@@ -182,7 +182,7 @@ mnnkv_status mnnkv_msmodelslim_dequantize(const mnnkv_msmodelslim *model,
 /// y_cap floats. Inputs are divided by the scale; hardware that multiplies by the reciprocal may round a tie
 /// differently.
 /// INVALID_ARGUMENT: if the rows do not exist, or x contains NaN.
-/// BUFFER_TOO_SMALL: if y_cap is too small; mnnkv_last_error has the required floats.
+/// BUFFER_TOO_SMALL: if y_cap is too small; mnnkv_model_last_error has the required floats.
 /// NOT_FOUND: if the linear does not exist.
 /// UNSUPPORTED: if the type of quantisation is not supported.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.

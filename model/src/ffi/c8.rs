@@ -279,7 +279,7 @@ pub unsafe extern "C" fn mnnkv_c8_parameters(
 /// the range of codes saturate, infinities included; NaN becomes the code of 0. Codes do not depend on the CPU. Any
 /// thread.
 /// INVALID_ARGUMENT: if values_len is not that of the shape, or a scale is invalid.
-/// BUFFER_TOO_SMALL: if codes_cap is too small; mnnkv_last_error has the required codes.
+/// BUFFER_TOO_SMALL: if codes_cap is too small; mnnkv_model_last_error has the required codes.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_quantize(
     shape: *const mnnkv_c8_shape,
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn mnnkv_c8_quantize(
 /// Products above the range of dtype become infinite (F16: with scales over 256; F32: of values within a scale of
 /// its greatest). Values do not depend on the CPU. Any thread.
 /// INVALID_ARGUMENT: if codes_len is not that of the shape, or a scale is invalid.
-/// BUFFER_TOO_SMALL: if values_cap is too small; mnnkv_last_error has the required bytes.
+/// BUFFER_TOO_SMALL: if values_cap is too small; mnnkv_model_last_error has the required bytes.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_dequantize(
     shape: *const mnnkv_c8_shape,
@@ -406,7 +406,7 @@ impl DenseRows {
 /// value_codes: [head][token][dim], kv_heads * count * head_dim codes each; cap_each is the capacity of each. The call
 /// allocates the values of the range. Any thread, also several on one cache without a writer.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or a scale is invalid.
-/// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the required codes.
+/// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_model_last_error has the required codes.
 /// OUT_OF_MEMORY: if the values of the range cannot be allocated.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_gather(

@@ -3,7 +3,8 @@
 //! A session encodes and decodes blocks as jobs, on workers of the library, or on threads of the host through an executor
 //! (mnnkv_session_options::executor). A job is one block; it holds no lock and waits for no other job.
 //!
-//! submit is called inside mnnkv_session_begin, on its thread: for cold tokens to encode and, unless restores_heads is
+//! submit is called inside mnnkv_session_begin, or in kv_lossless_runtime_mode "probe" and "full" inside mnnkv_session_end, on its
+//! thread: for cold tokens to encode and, unless restores_heads is
 //! set, for stored tokens to decode, of this layer and ahead of the next. It must return without waiting, must not throw,
 //! and must not call the session. Returning 0 promises that run(job) will be called once. Any other value refuses the job:
 //! its tokens stay raw (h2o_lossless_backpressure_skip_count), or begin decodes them.

@@ -20,8 +20,9 @@
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
 //! mnnkv_session_trim (memory.h), and mnnkv_session_block_sums and heads.h: one thread per lane, and none while
 //! another non-const call runs.
-//! Functions with a const session run on any thread and block while another call runs. Workers, which the sessions of a
-//! process share, sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
+//! Functions with a const session run on any thread; they block while another call runs, but mnnkv_session_attend and
+//! _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only begin waits for one, when a token
+//! that it must restore is being decoded.
 
 use super::executor::{self, mnnkv_executor};
 use crate::ffi::cache::mnnkv_cache;
@@ -117,11 +118,12 @@ pub(super) unsafe fn with_text(
 pub struct mnnkv_session_options {
     pub struct_size: u32,
     pub abi_version: u32,
-    /// Layers of the model (1 to 4,096), and attention threads that may use a lane at once (1 to 1,024).
+    /// Layers of the model (1 to 4,096), and attention threads that call scores.h or heads.h, each in a lane of its own (1 to 1,024;
+    /// 1 where none does).
     pub layers: u32,
     pub lanes: u32,
-    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with
-    /// kv_h2o_enable, and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
+    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable, dropped
+    /// only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable, or kv_lossless.
     pub config_json: *const c_char,
     pub config_len: usize,
     /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.
@@ -133,7 +135,7 @@ pub struct mnnkv_session_options {
     pub restores_heads: u32,
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     pub executor: *const mnnkv_executor,
-    /// 1 = the host calls mnnkv_session_attend (attend.h), which kv_quant needs.
+    /// 1 = the host calls mnnkv_session_attend (attend.h). With 0 kv_quant and kv_memory_mb have no effect, but for a warning.
     pub attends: u32,
 }
 
@@ -189,7 +191,7 @@ pub unsafe extern "C" fn mnnkv_session_outlook(
 }
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
-/// Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.
+/// Steps add a line if a layer stays raw or hardly shrinks, a bound is exceeded, tokens were dropped, or a file fails.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,

@@ -12,7 +12,7 @@ pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
-/// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_block_sums
+/// INVALID_ARGUMENT: if layer is out of range, or a thread uses a lane (scores.h, heads.h)
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     body!({
@@ -45,7 +45,8 @@ pub unsafe extern "C" fn mnnkv_session_keep(
 /// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift). Discards
 /// their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between begin and
 /// end. Between end and begin stored tokens read as zero, so that the host must have written K and V completely.
-/// INVALID_ARGUMENT: if layer is out of range, or a token is past the length that begin, end or keep left
+/// INVALID_ARGUMENT: if layer is out of range, a token is past the length that begin, end or keep left, or the layer has quantised
+/// tokens
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_rewritten(

@@ -6,11 +6,12 @@ use crate::ffi::panic::body;
 use crate::ffi::status::mnnkv_status;
 
 /// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
-/// the last end planned: kept tokens move together, and the pages behind them are released.
+/// the last end planned: kept tokens move together, and the pages after them are released.
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
 /// kv_len 0 layout, key and value may be NULL: the cache may be allocated later. A prefix from elsewhere is a step of
 /// its own: begin with kv_len 0, fill the cache, end with queries 0.
-/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, or heads, head_dim or a dtype changed
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too small
+/// for the model (memory.h)
 /// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
 ///
 /// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
@@ -23,12 +24,12 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     body!(with_cache_or_none(session, cache, true, |session, cache, kv_len| session.begin(layer, cache, kv_len)))
 }
 
-/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
+/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, encodes cold tokens where there are no workers,
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
 /// metric counts the failure.
-/// heads: query heads (not KV heads). queries: rows of the step in each head; 0 closes a step without attention, which
-/// drops block sums and is not counted.
-/// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
+/// heads: query heads (not KV heads); read only where rows are scored (policy "mass"). queries: rows of the step in each head, all of
+/// which have attended where the session attends; 0 closes a step without attention, which drops block sums and is not counted.
+/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens

@@ -179,7 +179,7 @@ fn check_state(given: &mnnkv_block_sums) -> Result<()> {
         ),
         MNNKV_SUMS_NO_ROOM => bail!(
             InvalidArgument,
-            "sums->state is NO_ROOM: token {token_end} is in a block behind the last; blocks is {blocks}"
+            "sums->state is NO_ROOM: token {token_end} is in a block after the last; blocks is {blocks}"
         ),
         MNNKV_SUMS_BAD_SCALE => bail!(
             InvalidArgument,

@@ -30,7 +30,7 @@ pub struct mnnkv_snapshot_info {
     pub token_bytes: u64,
     /// Sections, and what layers have beside tokens.
     pub section_bytes: u64,
-    /// Bytes of earlier states and of commit records. mnnkv_snapshot_compact leaves them, and may gain far more.
+    /// Bytes of earlier states and of commit records. mnnkv_snapshot_compact drops them, and often far more.
     pub dead_bytes: u64,
     /// See mnnkv_snapshot_fingerprint.
     pub fingerprint_bytes: u64,

@@ -47,7 +47,7 @@ pub struct mnnkv_snapshot_options {
     /// byte. NULL = none in create, any in open.
     pub fingerprint: *const c_void,
     pub fingerprint_len: usize,
-    /// MNNKV_SNAPSHOT_*; create and copy ignore it.
+    /// MNNKV_SNAPSHOT_*; create ignores it.
     pub access: u32,
     pub reserved: u32,
 }
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_create(
 
 /// Opens a snapshot at its newest state.
 /// NOT_FOUND: if there is no file at path
-/// BUSY: if the file is open for a writer, or to be written and open at all
+/// BUSY: if another handle writes the file, or access is APPEND and any handle has it open
 /// CORRUPT: if it is no snapshot, one whose making was killed (remove it), or damaged: the text has the part and its offset
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library

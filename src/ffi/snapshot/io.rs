@@ -1,7 +1,8 @@
 //! Snapshot: bytes of the host
 //!
 //! A snapshot is a file (mnnkv_snapshot_options::path), or bytes that the host keeps in a container of its own, encrypted
-//! or not (mnnkv_snapshot_options::io). Each function returns 0, or any other number, which the error text names.
+//! or not (mnnkv_snapshot_options::io). Each of the host's functions returns 0, or any other
+//! number, with which the call fails with IO and which its text names.
 
 use crate::ffi::pointer::{self, Sized32};
 use crate::snapshot::{Medium, Storage};
@@ -26,7 +27,7 @@ pub struct mnnkv_snapshot_io {
     pub size: Option<unsafe extern "C" fn(user: *mut c_void, size: *mut u64) -> i32>,
     /// Reads len bytes from offset on; fewer are a failure.
     pub read: Option<unsafe extern "C" fn(user: *mut c_void, offset: u64, to: *mut c_void, len: usize) -> i32>,
-    /// Writes len bytes at offset, over what is there, or behind it. NULL = none; the access must be READ or SALVAGE.
+    /// Writes len bytes at offset, over what is there, or after it. NULL = none; the access must be READ or SALVAGE.
     pub write: Option<unsafe extern "C" fn(user: *mut c_void, offset: u64, from: *const c_void, len: usize) -> i32>,
     /// Returns when all that was written would survive a power failure. NULL if write is NULL.
     pub sync: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,

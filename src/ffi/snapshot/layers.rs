@@ -79,6 +79,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped.
 /// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
 /// NOT_FOUND: if the snapshot has not the layer
+/// UNSUPPORTED: if the layer has quantised tokens, and the session neither kv_quant nor a budget, or its host does not attend
 /// CORRUPT: if the layer or one of its tokens is damaged; other layers can still be loaded
 /// IO: if the system or the host cannot read
 ///
