@@ -90,7 +90,6 @@ while [ $round -lt "$rounds" ]; do
     else
         llama f16 f16 f16
         llama q8 q8_0 q8_0
-        llama q8q4 q8_0 q4_0
     fi
     echo "round $round of $rounds" >&2
 done
@@ -111,5 +110,4 @@ else
     echo "|---|$(rules)"
     llama_row "f16" f16
     llama_row "q8_0" q8
-    llama_row "q8_0, q4_0" q8q4
 fi
