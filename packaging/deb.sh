@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds Debian packages from the tarballs of dist.sh, without network and without root:
 #
-#   deb.sh DIST OUT   DIST has the tarballs; OUT receives libmnnkv1, libmnnkv-model1, libmnnkv-dev and mnnkv
+#   deb.sh DIST OUT   DIST has the tarballs; OUT receives libmnnkv1, libmnnkv-model1, libmnnkv-dev and mnnkv, and
+#                     their packages of debug symbols
 #
 # Requires the Build-Depends of packaging/debian/control; MNNKV_DEB_FLAGS are further flags of dpkg-buildpackage, such as
 # -d where cargo is not a package. DEBFULLNAME and DEBEMAIL sign the changelog.
@@ -46,7 +47,17 @@ cp debian/libmnnkv1.copyright debian/libmnnkv-dev.copyright
 cat debian/copyright notices/mnnkv.txt >debian/mnnkv.copyright
 cp debian/libmnnkv1.copyright debian/copyright
 
-# Without packages of debug symbols: release builds have none.
+# Each function with the release that it came in, as abi/ has them: a program needs the newest release whose functions it uses.
+# Experimental ones need this release, and may go.
+# symbols LIST SONAME PACKAGE
+symbols() {
+    echo "$2 $3 #MINVER#"
+    sed -n -e "s/^FUNCTION(experimental, \([a-z0-9_]*\), .*/ (optional)\1@Base $version/p" \
+        -e 's/^FUNCTION(\([0-9.]*\), \([a-z0-9_]*\), .*/ \2@Base \1/p' "abi/$1.abi"
+}
+symbols mnnkv libmnnkv.so.1 libmnnkv1 >debian/libmnnkv1.symbols
+symbols model libmnnkv_model.so.1 libmnnkv-model1 >debian/libmnnkv-model1.symbols
+
 # shellcheck disable=SC2086 # flags as words
-DEB_BUILD_OPTIONS="noautodbgsym ${DEB_BUILD_OPTIONS-}" dpkg-buildpackage -b -us -uc ${MNNKV_DEB_FLAGS-}
+dpkg-buildpackage -b -us -uc ${MNNKV_DEB_FLAGS-}
 mv "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo "$out"
