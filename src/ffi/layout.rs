@@ -28,10 +28,9 @@ pub unsafe extern "C" fn mnnkv_kv_index(
     body!({
         let given = checked(layout)?;
         let (key, value) = (Out::optional(key, "key")?, Out::optional(value, "value")?);
-        let key_at = key.is_some().then(|| given.layout.key_index(token, dim)).transpose()?;
-        let value_at = value.is_some().then(|| given.layout.value_index(token, dim)).transpose()?;
-        key.zip(key_at).into_iter().for_each(|(out, at)| out.set(at));
-        value.zip(value_at).into_iter().for_each(|(out, at)| out.set(at));
+        let key = key.map(|out| Ok((out, given.layout.key_index(token, dim)?))).transpose()?;
+        let value = value.map(|out| Ok((out, given.layout.value_index(token, dim)?))).transpose()?;
+        key.into_iter().chain(value).for_each(|(out, at)| out.set(at));
         Ok(())
     })
 }

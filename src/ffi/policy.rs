@@ -10,7 +10,7 @@
 use crate::ffi::given::frequencies;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
-use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
+use crate::ffi::session::{layer_or_all, mnnkv_session};
 use crate::ffi::status::mnnkv_status;
 use crate::gear::Pairing;
 use crate::status::{Result, bail};
@@ -94,6 +94,6 @@ pub unsafe extern "C" fn mnnkv_session_rotation(
             Some(given) => Some(checked(&given)?),
             None => None,
         };
-        session.rotation((layer != MNNKV_ALL_LAYERS).then_some(layer), rotation.as_ref())
+        session.rotation(layer_or_all(layer), rotation.as_ref())
     })
 }

@@ -10,6 +10,11 @@ use crate::ffi::status::mnnkv_status;
 /// Every layer, where a function takes one or all.
 pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
 
+/// The layer that an argument names; `None` for all.
+pub(in crate::ffi) fn layer_or_all(layer: u32) -> Option<u32> {
+    (layer != MNNKV_ALL_LAYERS).then_some(layer)
+}
+
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
 /// INVALID_ARGUMENT: if layer is out of range, or a thread uses a lane (scores.h, heads.h)
@@ -17,7 +22,7 @@ pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     body!({
         let session = &pointer::reference(session, "session")?.session;
-        session.reset((layer != MNNKV_ALL_LAYERS).then_some(layer))
+        session.reset(layer_or_all(layer))
     })
 }
 

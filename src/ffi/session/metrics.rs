@@ -1,7 +1,7 @@
 //! Session: metrics
 
 use super::handle::{mnnkv_session, with, with_text};
-use super::history::MNNKV_ALL_LAYERS;
+use super::history::layer_or_all;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{Sized32, SizedOut};
 use crate::ffi::status::mnnkv_status;
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn mnnkv_session_metrics(
 ) -> mnnkv_status {
     body!(with(session, |session| {
         let metrics = SizedOut::new(metrics, "metrics")?;
-        let values = session.metrics((layer != MNNKV_ALL_LAYERS).then_some(layer))?;
+        let values = session.metrics(layer_or_all(layer))?;
         metrics.set(&mnnkv_metrics { struct_size: 0, reserved: 0, values });
         Ok(())
     }))

@@ -23,7 +23,7 @@ use crate::ffi::given;
 use crate::ffi::panic::body;
 use crate::ffi::park::{mnnkv_park_options, read_options};
 use crate::ffi::pointer::{self, Out};
-use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
+use crate::ffi::session::{layer_or_all, mnnkv_session};
 use crate::ffi::status::mnnkv_status;
 use crate::gear::Effort;
 use crate::session::compact_file;
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_load(
 ) -> mnnkv_status {
     body!({
         let session = &pointer::reference(session, "session")?.session;
-        with(snapshot, |snapshot| session.load((layer != MNNKV_ALL_LAYERS).then_some(layer), snapshot))
+        with(snapshot, |snapshot| session.load(layer_or_all(layer), snapshot))
     })
 }
 
