@@ -1,6 +1,7 @@
 //! A section to its payload and back.
 
 use super::plan::{Plan, Section};
+use super::streams::Origin;
 use super::table;
 use super::{corrupt, streams};
 use crate::bytes::Reader;
@@ -74,10 +75,10 @@ impl Worker {
         streams::for_each(plan, section, |stream| {
             let words = stream.gather(raw, &mut self.room)?;
             // Codes of 4 and 8 bits have no part that a prefix code of single bytes shortens much: rows and channels do.
-            let format = if effort.get() == 1 && !stream.is_of_blocks { Format::Lanes } else { Format::V2 };
+            let format = if effort.get() == 1 && stream.origin != Origin::Blocks { Format::Lanes } else { Format::V2 };
             let mut options = Options { effort, head_dim: stream.columns(), ..Options::new(format) };
             let (mut dtype, mut codec) = (stream.dtype, GEAR);
-            if stream.is_opaque {
+            if stream.origin == Origin::Opaque {
                 (dtype, codec) = opaque_type(&mut self.encoder, words, stream.columns())?;
                 options.effort = options.effort.max(Effort::new(MATCHES, "effort")?);
             }
@@ -107,7 +108,7 @@ impl Worker {
                     words.len()
                 }
                 STORED => bytes.len(),
-                GEAR..=GEAR_F32 if codec == GEAR || stream.is_opaque => {
+                GEAR..=GEAR_F32 if codec == GEAR || stream.origin == Origin::Opaque => {
                     let dtype = [stream.dtype, Dtype::F16, Dtype::F32][codec as usize - 1];
                     self.decoder.decode(bytes, dtype, words).map_err(corrupt)?
                 }

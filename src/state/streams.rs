@@ -15,14 +15,22 @@ struct Runs {
     count: usize,
 }
 
+/// What a stream is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A tensor of words.
+    Words,
+    /// The scales or the codes of a quantised tensor.
+    Blocks,
+    /// Bytes that are in no tensor.
+    Opaque,
+}
+
 /// Words that are encoded as one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
     pub(super) dtype: Dtype,
-    /// Not in a tensor.
-    pub(super) is_opaque: bool,
-    /// Scales or codes of a quantised tensor.
-    pub(super) is_of_blocks: bool,
+    pub(super) origin: Origin,
     runs: Runs,
     /// Rows of the section are columns of the stream.
     is_transposed: bool,
@@ -35,8 +43,7 @@ pub(super) fn for_each(plan: &Plan, section: &Section, mut body: impl FnMut(Stre
     let (rows, stride) = (section.rows, plan.regions[section.region].stride);
     let opaque = |first, len| Stream {
         dtype: Dtype::Int8,
-        is_opaque: true,
-        is_of_blocks: false,
+        origin: Origin::Opaque,
         runs: Runs { first, len, step: len, count: 1 },
         is_transposed: false,
         rows,
@@ -61,16 +68,8 @@ pub(super) fn for_each(plan: &Plan, section: &Section, mut body: impl FnMut(Stre
 fn of_field(field: &Field, rows: usize, stride: usize) -> [Stream; 2] {
     let whole = Runs { first: field.offset, len: field.bytes, step: field.bytes, count: 1 };
     let none = Runs { len: 0, ..whole };
-    let is_of_blocks = matches!(field.form, Form::Blocks { .. });
-    let stream = |dtype, runs, is_transposed| Stream {
-        dtype,
-        is_opaque: false,
-        is_of_blocks,
-        runs,
-        is_transposed,
-        rows,
-        stride,
-    };
+    let origin = if matches!(field.form, Form::Blocks { .. }) { Origin::Blocks } else { Origin::Words };
+    let stream = |dtype, runs, is_transposed| Stream { dtype, origin, runs, is_transposed, rows, stride };
     match field.form {
         Form::Words(dtype) => [stream(dtype, whole, false), stream(dtype, none, false)],
         Form::Channels(dtype) => [stream(dtype, whole, true), stream(dtype, none, false)],
