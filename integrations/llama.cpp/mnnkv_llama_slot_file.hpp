@@ -10,6 +10,7 @@
 #include "mnnkv_llama_layout.hpp"
 
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 namespace mnnkv_llama {
@@ -31,6 +32,17 @@ inline buffer read(const std::string& path) {
     }
     std::fclose(file);
     return bytes;
+}
+
+/// Whether a file begins as a blob does (docs/state.md). llama.cpp's own files are not read further.
+inline bool is_blob(const std::string& path) {
+    char magic[8] = {};
+    std::FILE* const file = std::fopen(path.c_str(), "rb");
+    const bool is_read = file != nullptr && std::fread(magic, 1, sizeof magic, file) == sizeof magic;
+    if (file != nullptr) {
+        std::fclose(file);
+    }
+    return is_read && std::memcmp(magic, "MNKVSTAT", sizeof magic) == 0;
 }
 
 /// Writes a file. Leaves none where that fails.
@@ -79,6 +91,9 @@ public:
     /// path: becomes that of the decoded file, if it is that of a blob which is whole. A damaged blob stays as it is, and
     /// llama.cpp refuses it.
     explicit raw_slot_file(std::string& path) {
+        if (!slot_file::is_blob(path)) {
+            return;
+        }
         const buffer blob = slot_file::read(path);
         std::size_t size = 0;
         if (!blob || mnnkv_state_decoded_size(blob.data(), blob.size(), &size) != MNNKV_OK) {
