@@ -169,7 +169,7 @@ benchmarks:
 	@MODEL="$(MODEL)" TOKENS="$(TOKENS)" cmake/benchmarks.sh $(ONLY)
 
 engines:
-	@cmake/benchmarks.sh $(if $(MNN),mnn) $(if $(LLAMA),llama)
+	@$(if $(MNN)$(LLAMA),cmake/benchmarks.sh $(if $(MNN),mnn) $(if $(LLAMA),llama),cmake/engines.sh)
 
 # A GGUF file or a folder, and a file of token ids that fit it. Without them a small model is fetched.
 MODEL ?=
