@@ -45,7 +45,8 @@ typedef struct mnnkv_attend {
     uint32_t head_dim;
     /// The factor of a logit; 0 = 1 / sqrt(head_dim).
     float scale;
-    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0, or none: [rows][heads][head_dim].
+    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0 = [rows][heads][head_dim], or
+    /// neither.
     const void *queries;
     uint64_t query_head_stride;
     uint64_t query_row_stride;
@@ -65,7 +66,7 @@ typedef struct mnnkv_attend {
     /// NULL = none.
     const float *mask;
     uint64_t mask_row_stride;
-    /// [heads]: the logit of each head's attention sink, which is no token; finite. NULL = none.
+    /// [heads]: a logit of the attention sink of each query head; finite. NULL = no sinks.
     const float *sinks;
 } mnnkv_attend;
 

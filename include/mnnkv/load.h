@@ -119,7 +119,7 @@ static void mnnkv_load_own_path(char *path, size_t size) {
 }
 #endif
 
-/// Opens the file that path, the environment or the own folder names; else the system's.
+/// The file that path, the environment or the own folder names; else the system's.
 static const char *mnnkv_load_path(const char *path, char *beside, size_t size) {
     char *name;
     FILE *file;

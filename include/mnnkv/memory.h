@@ -31,7 +31,7 @@ extern "C" {
 // kv_memory_file is scratch of one session: made when the first block goes there, locked, and removed by
 // mnnkv_session_destroy. One that a killed process has left is replaced, and any other file that exists is left alone:
 // blocks are then dropped, which
-// mnnkv_session_warnings says, as it does for a full disk. What is read is compared with a checksum. Each layer's
+// mnnkv_session_warnings reports, as it does a full disk. Blocks are verified by a checksum when they are read. Each layer's
 // attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step.
 
 /// mnnkv_memory_stats::state: all tokens are raw.

@@ -73,7 +73,7 @@ typedef struct mnnkv_rows {
     uint64_t mask_row_stride;
     /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.
     const float *slopes;
-    /// [heads]: the logit of each head's attention sink, which is no token; finite. NULL = none.
+    /// [heads]: a logit of the attention sink of each query head; finite. NULL = no sinks.
     const float *sinks;
 } mnnkv_rows;
 

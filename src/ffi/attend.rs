@@ -45,7 +45,8 @@ pub struct mnnkv_attend {
     pub head_dim: u32,
     /// The factor of a logit; 0 = 1 / sqrt(head_dim).
     pub scale: f32,
-    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0, or none: [rows][heads][head_dim].
+    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0 = [rows][heads][head_dim], or
+    /// neither.
     pub queries: *const c_void,
     pub query_head_stride: u64,
     pub query_row_stride: u64,
@@ -65,7 +66,7 @@ pub struct mnnkv_attend {
     /// NULL = none.
     pub mask: *const f32,
     pub mask_row_stride: u64,
-    /// [heads]: the logit of each head's attention sink, which is no token; finite. NULL = none.
+    /// [heads]: a logit of the attention sink of each query head; finite. NULL = no sinks.
     pub sinks: *const f32,
 }
 

@@ -72,7 +72,7 @@ pub struct mnnkv_rows {
     pub mask_row_stride: u64,
     /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.
     pub slopes: *const f32,
-    /// [heads]: the logit of each head's attention sink, which is no token; finite. NULL = none.
+    /// [heads]: a logit of the attention sink of each query head; finite. NULL = no sinks.
     pub sinks: *const f32,
 }
 
