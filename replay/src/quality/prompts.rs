@@ -3,10 +3,11 @@
 use super::chat::Chat;
 use crate::error::{Error, Result};
 use crate::llama::{Model, Shape};
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128};
 use zerocopy::IntoBytes;
@@ -76,16 +77,15 @@ pub(super) struct Prompts {
     most: u64,
     /// The model's.
     fingerprint: u128,
-    begun: SystemTime,
-    /// Files are counted and removed by one thread at a time.
-    sweeping: Mutex<()>,
+    /// Files that this run found or wrote; it removes none of them. Who removes files holds the lock.
+    used: Mutex<HashSet<PathBuf>>,
 }
 
 impl Prompts {
     /// Makes the folder if it is not there.
     pub(super) fn new(folder: &Path, most: u64, fingerprint: u128) -> Result<Prompts> {
         fs::create_dir_all(folder).map_err(|e| Error::new(folder.display(), format!("cannot be made: {e}")))?;
-        Ok(Prompts { folder: folder.into(), most, fingerprint, begun: SystemTime::now(), sweeping: Mutex::new(()) })
+        Ok(Prompts { folder: folder.into(), most, fingerprint, used: Mutex::default() })
     }
 
     fn path(&self, tokens: &[u32]) -> PathBuf {
@@ -98,7 +98,8 @@ impl Prompts {
 
     /// The prompt of earlier runs, or `None` if there is none that is whole.
     pub(super) fn find(&self, shape: &Shape, tokens: &[u32]) -> Option<Prompt> {
-        let mut file = File::open(self.path(tokens)).ok()?;
+        let path = self.path(tokens);
+        let mut file = File::open(&path).ok()?;
         let mut prompt = Prompt::zeros(shape, tokens.len());
         let mut sums = Vec::new();
         for part in prompt.parts_mut() {
@@ -110,16 +111,21 @@ impl Prompts {
         if sum != xxh3_128(sums.as_bytes()).to_le_bytes() {
             return None;
         }
-        // Files of this run are not removed by it.
+        // Files that later runs use are the last to go.
         let _ = file.set_modified(SystemTime::now());
+        self.used().insert(path);
         Some(prompt)
+    }
+
+    fn used(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.used.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Keeps a prompt if there is room. Files of earlier runs are removed for it, the oldest first.
     pub(super) fn keep(&self, tokens: &[u32], prompt: &Prompt) -> Result<()> {
         let fail = |e| Error::new(self.folder.display(), format!("a prompt cannot be kept: {e}"));
-        let _sweeping = self.sweeping.lock().unwrap_or_else(|e| e.into_inner());
-        if !self.make_room(prompt.bytes() + 16).map_err(fail)? {
+        let mut used = self.used();
+        if !self.make_room(prompt.bytes() + 16, &used).map_err(fail)? {
             return Ok(());
         }
         let path = self.path(tokens);
@@ -128,11 +134,13 @@ impl Prompts {
         if written.is_err() {
             let _ = fs::remove_file(&unfinished);
         }
-        written.map_err(fail)
+        written.map_err(fail)?;
+        used.insert(path);
+        Ok(())
     }
 
     /// Whether so many bytes more are within the bound, after files of earlier runs were removed.
-    fn make_room(&self, bytes: u64) -> std::io::Result<bool> {
+    fn make_room(&self, bytes: u64, used: &HashSet<PathBuf>) -> std::io::Result<bool> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -145,8 +153,8 @@ impl Prompts {
         }
         files.sort();
         let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-        for (modified, len, path) in files {
-            if total + bytes <= self.most || modified >= self.begun {
+        for (_, len, path) in files.into_iter().filter(|(_, _, path)| !used.contains(path)) {
+            if total + bytes <= self.most {
                 break;
             }
             match fs::remove_file(path) {
@@ -201,7 +209,6 @@ mod tests {
         assert_eq!(found(&Prompts::new(&folder, most, 8).unwrap()), [false; 3], "of another model");
 
         // The second of a later run is used, so the first gives way.
-        std::thread::sleep(std::time::Duration::from_millis(20));
         let later = Prompts::new(&folder, most, 7).unwrap();
         assert!(later.find(&shape, &[1; 5]).is_some());
         later.keep(&[2; 5], &prompt).unwrap();
