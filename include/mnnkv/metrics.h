@@ -79,8 +79,8 @@ typedef struct mnnkv_metrics {
 mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
 
 /// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members that
-/// were not measured and layers that were never passed. With a budget also "kv_memory": the state, and kv_memory_budget_bytes, _bytes
-/// (in use) and others of mnnkv_memory_stats. The text may grow between two calls.
+/// were not measured and layers that were never passed. With a budget also "memory": the fields of mnnkv_memory_stats, with "state"
+/// as a name. The text may grow between two calls.
 mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session,
                                         char *text,
                                         size_t cap,

@@ -30,10 +30,11 @@ impl Session {
         if state.budget.is_some() {
             let working = self.working_bytes(&state)?;
             let memory = state.memory_stats(working);
-            memory::append(&mut text, format_args!("{comma}\"kv_memory\":\"{}\"", memory.rung.name()))?;
+            memory::append(&mut text, format_args!("{comma}\"memory\":{{\"state\":\"{}\"", memory.rung.name()))?;
             for (name, value) in memory.numbers() {
-                memory::append(&mut text, format_args!(",\"kv_memory_{name}\":{value}"))?;
+                memory::append(&mut text, format_args!(",\"{name}\":{value}"))?;
             }
+            memory::append(&mut text, format_args!("}}"))?;
             comma = ",";
         }
         memory::append(&mut text, format_args!("{comma}\"layers\":["))?;

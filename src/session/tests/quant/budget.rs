@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::session::Holds;
+use serde_json::{Value, json};
 
 const STEP: usize = 16;
 
@@ -101,4 +102,9 @@ fn a_loaded_chat_is_within_the_budget() {
     bounded.load(None, file).unwrap();
     let stats = bounded.memory_stats().unwrap();
     assert!(stats.bytes <= budget && stats.dropped_tokens > 0, "{stats:?}");
+    let json: Value = serde_json::from_str(&bounded.metrics_json().unwrap()).unwrap();
+    let memory = &json["memory"];
+    assert_eq!((&memory["state"], &memory["bytes"]), (&json!("dropping"), &json!(stats.bytes)));
+    assert_eq!(memory["dropped_tokens"], json!(stats.dropped_tokens));
+    assert_eq!(session("{}").metrics_json().unwrap(), "{\"layers\":[]}", "no budget");
 }
