@@ -145,13 +145,13 @@ macro_rules! kernel {
         }
     };
     ($features:tt attend_rows $vector:path) => {
-        $crate::arch::level::kernel!(@rows $features $vector, 4, 4, 4)
+        $crate::arch::level::kernel!(@rows $features $vector, 4, 4, 4, 4)
     };
     ($features:tt attend_rows_narrow $vector:path) => {
         // 4 tokens or 2 query vectors fill 8 of 16 registers.
-        $crate::arch::level::kernel!(@rows $features $vector, 4, 1, 2)
+        $crate::arch::level::kernel!(@rows $features $vector, 4, 1, 2, 2)
     };
-    (@rows $features:tt $vector:path, $tokens:literal, $most_logits:literal, $most_values:literal) => {{
+    (@rows $features:tt $vector:path, $tokens:literal, $most_logits:literal, $most_values:literal, $whole:literal) => {{
         use $crate::arch::attend::rows::{self, F16, Q4_0, Q8_0, RowKernels};
         RowKernels {
             logits: [
@@ -160,9 +160,9 @@ macro_rules! kernel {
                 $crate::arch::level::kernel!(@row_logits $features rows::logits::<$vector, Q4_0, $tokens, $most_logits>),
             ],
             values: [
-                $crate::arch::level::kernel!(@row_values $features rows::values::<$vector, F16, $most_values>),
-                $crate::arch::level::kernel!(@row_values $features rows::values::<$vector, Q8_0, $most_values>),
-                $crate::arch::level::kernel!(@row_values $features rows::values::<$vector, Q4_0, $most_values>),
+                $crate::arch::level::kernel!(@row_values $features rows::values::<$vector, F16, $most_values, $whole>),
+                $crate::arch::level::kernel!(@row_values $features rows::values::<$vector, Q8_0, $most_values, $whole>),
+                $crate::arch::level::kernel!(@row_values $features rows::values::<$vector, Q4_0, $most_values, $whole>),
             ],
         }
     }};

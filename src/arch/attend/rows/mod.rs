@@ -193,7 +193,7 @@ pub(in crate::arch) const PORTABLE: RowKernels = {
             }
             fn values_(tile: &RowTile, weights: &[[f32; BLOCK]], sums: &mut [f32], len: usize) {
                 // SAFETY: arrays need no CPU features.
-                unsafe { values::<[f32; LANES], $format, 1>(tile, weights, sums, len) }
+                unsafe { values::<[f32; LANES], $format, 1, 1>(tile, weights, sums, len) }
             }
             (logits_, values_)
         }};
@@ -287,9 +287,10 @@ unsafe fn logits_of<V: Lanes, T: Format, const TOKENS: usize, const N: usize>(
     logits.iter_mut().for_each(|logits| logits[tokens..].fill(f32::NEG_INFINITY));
 }
 
-/// See [`RowKernels::values`]; the sums of `MOST` query vectors for a unit stay in registers.
+/// See [`RowKernels::values`]; the sums of `MOST` query vectors stay in registers, for a unit those of `WHOLE`, for half a unit
+/// those of more.
 #[inline(always)]
-pub(in crate::arch) unsafe fn values<V: Lanes, T: Format, const MOST: usize>(
+pub(in crate::arch) unsafe fn values<V: Lanes, T: Format, const MOST: usize, const WHOLE: usize>(
     tile: &RowTile,
     weights: &[[f32; BLOCK]],
     sums: &mut [f32],
@@ -300,13 +301,13 @@ pub(in crate::arch) unsafe fn values<V: Lanes, T: Format, const MOST: usize>(
     let mut ahead = BLOCK * tile.stride;
     for (weights, sums) in weights.chunks(MOST).zip(sums.chunks_mut(MOST * len)) {
         // SAFETY: the caller's.
-        unsafe { for_queries!(MOST, weights.len(), values_of::<V, T>(tile, weights, sums, len, ahead)) }
+        unsafe { for_queries!(MOST, weights.len(), values_of::<V, T, WHOLE>(tile, weights, sums, len, ahead)) }
         ahead = 0;
     }
 }
 
 #[inline(always)]
-unsafe fn values_of<V: Lanes, T: Format, const N: usize>(
+unsafe fn values_of<V: Lanes, T: Format, const WHOLE: usize, const N: usize>(
     tile: &RowTile,
     weights: &[[f32; BLOCK]],
     sums: &mut [f32],
@@ -315,32 +316,55 @@ unsafe fn values_of<V: Lanes, T: Format, const N: usize>(
 ) {
     let weights: &[[f32; BLOCK]; N] = weights.first_chunk().expect("counted by the caller");
     for unit in 0..tile.dims / UNIT {
-        // SAFETY: features are the caller's; `check` says that `tokens` rows of `dims` are there, and `values` that
-        // there are `dims` sums for each query vector.
+        // SAFETY: the caller's.
         unsafe {
-            let to = sums.as_mut_ptr().add(unit * UNIT);
-            let mut totals = [[V::splat(0.0); VECTORS]; N];
-            for (n, totals) in totals.iter_mut().enumerate() {
-                for (i, total) in totals.iter_mut().enumerate() {
-                    *total = V::load(&*to.add(n * len + i * LANES).cast());
-                }
+            if N <= WHOLE {
+                columns_of::<V, T, N, 0, VECTORS>(tile, weights, sums, len, unit, ahead);
+            } else {
+                columns_of::<V, T, N, 0, 1>(tile, weights, sums, len, unit, ahead);
+                columns_of::<V, T, N, 1, 1>(tile, weights, sums, len, unit, 0);
             }
-            let mut from = tile.bytes.as_ptr().add(unit * T::BYTES);
-            for token in 0..tile.tokens {
+        }
+    }
+}
+
+/// `COUNT` vectors of a unit, from the vector `FIRST` on.
+#[inline(always)]
+unsafe fn columns_of<V: Lanes, T: Format, const N: usize, const FIRST: usize, const COUNT: usize>(
+    tile: &RowTile,
+    weights: &[[f32; BLOCK]; N],
+    sums: &mut [f32],
+    len: usize,
+    unit: usize,
+    ahead: usize,
+) {
+    // SAFETY: features are the caller's; `check` says that `tokens` rows of `dims` are there, and `values` that there are
+    // `dims` sums for each query vector.
+    unsafe {
+        let to = sums.as_mut_ptr().add(unit * UNIT + FIRST * LANES);
+        let mut totals = [[V::splat(0.0); COUNT]; N];
+        for (n, totals) in totals.iter_mut().enumerate() {
+            for (i, total) in totals.iter_mut().enumerate() {
+                *total = V::load(&*to.add(n * len + i * LANES).cast());
+            }
+        }
+        let mut from = tile.bytes.as_ptr().add(unit * T::BYTES);
+        for token in 0..tile.tokens {
+            if FIRST == 0 {
                 prefetch_far(from.wrapping_add(ahead));
-                let row = T::load::<V>(from);
-                for (totals, weights) in totals.iter_mut().zip(weights) {
-                    let weight = V::splat(weights[token]);
-                    for (total, x) in totals.iter_mut().zip(row) {
-                        *total = total.add_product(weight, x);
-                    }
-                }
-                from = from.wrapping_add(tile.stride);
             }
-            for (n, totals) in totals.into_iter().enumerate() {
-                for (i, total) in totals.into_iter().enumerate() {
-                    total.store(&mut *to.add(n * len + i * LANES).cast());
+            let row = T::load::<V>(from);
+            for (totals, weights) in totals.iter_mut().zip(weights) {
+                let weight = V::splat(weights[token]);
+                for (total, x) in totals.iter_mut().zip(row.into_iter().skip(FIRST)) {
+                    *total = total.add_product(weight, x);
                 }
+            }
+            from = from.wrapping_add(tile.stride);
+        }
+        for (n, totals) in totals.into_iter().enumerate() {
+            for (i, total) in totals.into_iter().enumerate() {
+                total.store(&mut *to.add(n * len + i * LANES).cast());
             }
         }
     }
