@@ -35,6 +35,7 @@ level! {
         unplanes4: planes = vector::unplanes::<uint8x16_t, 4>;
         estimates: estimates = estimates::neon::Floats16;
         attend: attend = attend::neon::Widening;
+        attend_rows: attend_rows_narrowest = estimates::neon::Floats16;
         // 24 sums, four vectors of B and one of A, of 32 registers.
         product: product = vector::product::<float32x4_t, 6, 4, 4>;
     }

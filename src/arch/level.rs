@@ -151,6 +151,10 @@ macro_rules! kernel {
         // 4 tokens or 2 query vectors fill 8 of 16 registers.
         $crate::arch::level::kernel!(@rows $features $vector, 4, 1, 2, 2)
     };
+    ($features:tt attend_rows_narrowest $vector:path) => {
+        // 4 query vectors fill 16 of 32 registers: with one token, and with half a unit of values; 2 with a unit.
+        $crate::arch::level::kernel!(@rows $features $vector, 1, 4, 4, 2)
+    };
     (@rows $features:tt $vector:path, $tokens:literal, $most_logits:literal, $most_values:literal, $whole:literal) => {{
         use $crate::arch::attend::rows::{self, F16, Q4_0, Q8_0, RowKernels};
         RowKernels {

@@ -37,6 +37,7 @@ macro_rules! quarters {
         ]
     };
 }
+pub(super) use quarters;
 
 /// All but the products, which differ.
 macro_rules! dots {
@@ -163,7 +164,7 @@ unsafe fn add_dotprod(mut sums: int32x4_t, bytes: int8x16_t, four: int8x16_t) ->
 /// # Safety
 /// Needs NEON.
 #[inline(always)]
-unsafe fn widen_four(halves: uint16x4_t) -> float32x4_t {
+pub(super) unsafe fn widen_four(halves: uint16x4_t) -> float32x4_t {
     let wide: float32x4_t;
     // SAFETY: the caller's; the instruction touches these registers alone.
     unsafe {
