@@ -26,27 +26,80 @@ struct Mapping {
 
 impl Mapping {
     fn new(bytes: usize) -> Self {
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping touches nothing that exists.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
-        assert_ne!(start, libc::MAP_FAILED);
-        Mapping { start: start.cast(), bytes }
+        Mapping { start: system::map(bytes), bytes }
     }
 
     /// Drops the contents, and forbids access.
     fn forbid(&self) {
-        // SAFETY: the mapping is whole pages of its own, and nothing borrows from it any more.
-        unsafe {
-            assert_eq!(libc::madvise(self.start.cast(), self.bytes, libc::MADV_DONTNEED), 0);
-            assert_eq!(libc::mprotect(self.start.cast(), self.bytes, libc::PROT_NONE), 0);
-        }
+        system::forbid(self.start, self.bytes);
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, and nothing borrows from a value that is dropped.
-        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+        system::unmap(self.start, self.bytes);
+    }
+}
+
+#[cfg(unix)]
+mod system {
+    pub fn map(bytes: usize) -> *mut u8 {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping touches nothing that exists.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        start.cast()
+    }
+
+    /// `start` and `bytes` are of a mapping that nothing borrows from any more.
+    pub fn forbid(start: *mut u8, bytes: usize) {
+        // SAFETY: the mapping is whole pages of its own.
+        unsafe {
+            assert_eq!(libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED), 0);
+            assert_eq!(libc::mprotect(start.cast(), bytes, libc::PROT_NONE), 0);
+        }
+    }
+
+    /// As [`forbid`]; the mapping is not used afterwards.
+    pub fn unmap(start: *mut u8, bytes: usize) {
+        // SAFETY: the mapping is whole pages of its own.
+        unsafe { libc::munmap(start.cast(), bytes) };
+    }
+}
+
+#[cfg(windows)]
+mod system {
+    use std::ffi::c_void;
+
+    const MEM_COMMIT: u32 = 0x1000;
+    const MEM_RESERVE: u32 = 0x2000;
+    const MEM_DECOMMIT: u32 = 0x4000;
+    const MEM_RELEASE: u32 = 0x8000;
+    const PAGE_READWRITE: u32 = 4;
+
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        fn VirtualAlloc(address: *mut c_void, size: usize, kind: u32, access: u32) -> *mut c_void;
+        fn VirtualFree(address: *mut c_void, size: usize, kind: u32) -> i32;
+    }
+
+    pub fn map(bytes: usize) -> *mut u8 {
+        // SAFETY: new pages at an address of the system's choice touch nothing that exists.
+        let start = unsafe { VirtualAlloc(std::ptr::null_mut(), bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE) };
+        assert!(!start.is_null());
+        start.cast()
+    }
+
+    /// `start` and `bytes` are of a mapping that nothing borrows from any more.
+    pub fn forbid(start: *mut u8, bytes: usize) {
+        // SAFETY: whole pages of their own, whose addresses stay reserved.
+        assert_ne!(unsafe { VirtualFree(start.cast(), bytes, MEM_DECOMMIT) }, 0);
+    }
+
+    /// As [`forbid`]; the mapping is not used afterwards.
+    pub fn unmap(start: *mut u8, _bytes: usize) {
+        // SAFETY: the start of a reservation, which goes as a whole.
+        unsafe { VirtualFree(start.cast(), 0, MEM_RELEASE) };
     }
 }
 
