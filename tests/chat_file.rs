@@ -14,7 +14,7 @@ use mnnkv::session::Session;
 use mnnkv::snapshot::{Access, Snapshot, Storage};
 use mnnkv::status::{Error, Status};
 use mnnkv::store::{KeyRotation, Packing};
-use std::os::unix::fs::FileExt;
+use std::io::{Seek, SeekFrom, Write};
 
 const CONFIG: &[u8] = br#"{"kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0,
 "kv_h2o_block_tokens": 4,     "kv_h2o_sink_tokens": 4, "kv_h2o_recent_tokens": 8, "kv_h2o_trigger_min_tokens": 8}"#;
@@ -220,8 +220,10 @@ fn a_chat_whose_file_was_damaged_after_it_was_loaded_is_not_saved() {
     };
     let is_token = |at: &usize| damaged_by(*at).is_some_and(|error| error.contains("layer 0, piece 0"));
     let at = (0..image.len()).step_by(64).find(is_token).unwrap();
-    let edited = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    edited.write_all_at(&[image[at] ^ 1], at as u64).unwrap();
+    let mut edited = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    edited.seek(SeekFrom::Start(at as u64)).unwrap();
+    edited.write_all(&[image[at] ^ 1]).unwrap();
+    drop(edited);
     let mut same = Snapshot::open(Storage::edit(&path).unwrap(), None, Access::Append).unwrap();
     for refused in [saved_to(&mut other()), saved_to(&mut same)] {
         let error = refused.unwrap_err();
