@@ -80,11 +80,18 @@ fn session(config: &str) -> Session {
     Session::with_host(config.as_bytes(), b"", 1, 2, Host { attends: true, ..Host::default() }).unwrap()
 }
 
+/// A file of blocks in the temporary folder, as JSON has it: a backslash of Windows would begin an escape, and a slash
+/// does the same there.
+fn blocks_path(name: impl std::fmt::Display) -> String {
+    let path = std::env::temp_dir().join(format!("mnnkv-{}-{name}.blocks", std::process::id()));
+    path.to_str().expect("Unicode").replace('\\', "/")
+}
+
 impl Chat {
     fn new(dtype: Dtype, is_short: bool, mode: Mode, seed: u64, mut random: Random) -> Self {
         let budget = 200_000 + random.below(200_000);
-        let path = std::env::temp_dir().join(format!("mnnkv-{}-{seed}.blocks", std::process::id()));
-        let file = format!(r#""kv_memory_file": "{}", "kv_memory_wait_us": 10000000"#, path.display());
+        let path = blocks_path(seed);
+        let file = format!(r#""kv_memory_file": "{path}", "kv_memory_wait_us": 10000000"#);
         let rest = match mode {
             Mode::Always => r#""kv_quant": "k8v4""#.to_owned(),
             Mode::Drops => format!(r#""kv_memory_bytes": {budget}"#),

@@ -36,8 +36,7 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
         (4, Mode::Offloads, 400_000),
     ] {
         let mut chat = Chat::new(Dtype::F16, false, mode, 1 << 40 | seed, Random::new(seed));
-        let path = std::env::temp_dir().join(format!("mnnkv-{}-limit-{seed}.blocks", std::process::id()));
-        let file = format!(r#", "kv_memory_file": "{}""#, path.display());
+        let file = format!(r#", "kv_memory_file": "{}""#, blocks_path(format_args!("limit-{seed}")));
         let file = if mode == Mode::Offloads { &file } else { "" };
         chat.session = session(&format!(r#"{{"kv_memory_bytes": {bytes}{file}}}"#));
         let rows = chat.layout.rows();
