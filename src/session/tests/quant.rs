@@ -506,7 +506,7 @@ fn random_chats_attend_to_every_token_once() {
     }
     let [blocks, offloaded, dropped, returned] = all;
     assert!(
-        blocks > count && offloaded > count / 20 && dropped > count / 20 && returned >= count / 50,
+        blocks > count && offloaded >= count / 20 && dropped >= count / 20 && returned >= count / 50,
         "{all:?} in {count} chats"
     );
 }
