@@ -7,6 +7,7 @@ use crate::host::Host;
 use crate::host::packing::flash;
 use crate::layout::{Cache, Spec};
 use crate::status::Status;
+#[cfg(target_os = "linux")]
 use crate::sys::pages;
 use proptest::prelude::*;
 

@@ -3,6 +3,7 @@
 use super::chat::Chat;
 use crate::host::Host;
 use crate::host::packing::flash;
+#[cfg(target_os = "linux")]
 use crate::sys::pages;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};

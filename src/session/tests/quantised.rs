@@ -12,6 +12,7 @@ use crate::common::Random;
 use crate::host::expand;
 use crate::layout::Pair;
 use crate::status::Status;
+#[cfg(target_os = "linux")]
 use crate::sys::pages;
 use host::{Host, any_shape, shape};
 use serde_json::{Value, json};
