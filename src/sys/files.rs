@@ -428,6 +428,53 @@ mod unix {
 mod portable {
     use super::{File, Kind, Path, Result, Use, failed, io};
     use std::fs;
+    #[cfg(windows)]
+    use system::{FILE_SHARE_DELETE, FILE_SHARE_READ, identity, unless_shared};
+
+    #[cfg(windows)]
+    mod system {
+        use super::{File, io};
+        use std::ffi::c_void;
+        use std::os::windows::io::AsRawHandle;
+
+        pub(super) const FILE_SHARE_READ: u32 = 1;
+        /// Others may still remove and rename the file.
+        pub(super) const FILE_SHARE_DELETE: u32 = 4;
+        const ERROR_SHARING_VIOLATION: i32 = 32;
+
+        /// `None`: the file is open for another use, and not shared with this one.
+        pub(super) fn unless_shared(opened: io::Result<File>) -> io::Result<Option<File>> {
+            match opened {
+                Err(e) if e.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => Ok(None),
+                result => result.map(Some),
+            }
+        }
+
+        /// BY_HANDLE_FILE_INFORMATION.
+        #[repr(C)]
+        #[derive(Default)]
+        struct Information {
+            attributes: u32,
+            times: [u32; 6],
+            volume: u32,
+            size: [u32; 2],
+            links: u32,
+            index: [u32; 2],
+        }
+
+        #[link(name = "kernel32")]
+        unsafe extern "system" {
+            fn GetFileInformationByHandle(file: *mut c_void, information: *mut Information) -> i32;
+        }
+
+        /// The volume of a file, and the file's number there.
+        pub(super) fn identity(file: &File) -> Option<(u32, [u32; 2])> {
+            let mut found = Information::default();
+            // SAFETY: the handle is open, and there is room for the answer, which is integers.
+            let is_known = unsafe { GetFileInformationByHandle(file.as_raw_handle(), &mut found) } != 0;
+            is_known.then_some((found.volume, found.index))
+        }
+    }
 
     pub(super) fn kind(path: &Path) -> io::Result<Kind> {
         let kind = fs::metadata(path)?.file_type();
@@ -453,14 +500,8 @@ mod portable {
     pub(super) fn open_alone(path: &Path) -> io::Result<Option<File>> {
         use std::os::windows::fs::OpenOptionsExt;
 
-        /// Others may still remove and rename it.
-        const FILE_SHARE_DELETE: u32 = 4;
-        const ERROR_SHARING_VIOLATION: i32 = 32;
         let mut options = File::options();
-        match options.write(true).create(true).truncate(false).share_mode(FILE_SHARE_DELETE).open(path) {
-            Err(e) if e.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => Ok(None),
-            result => result.map(Some),
-        }
+        unless_shared(options.write(true).create(true).truncate(false).share_mode(FILE_SHARE_DELETE).open(path))
     }
 
     #[cfg(not(windows))]
@@ -475,14 +516,8 @@ mod portable {
         {
             use std::os::windows::fs::OpenOptionsExt;
 
-            const FILE_SHARE_READ: u32 = 1;
-            const FILE_SHARE_DELETE: u32 = 4;
-            const ERROR_SHARING_VIOLATION: i32 = 32;
             options.share_mode(FILE_SHARE_DELETE | if how == Use::Read { FILE_SHARE_READ } else { 0 });
-            match options.open(path) {
-                Err(e) if e.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => Ok(None),
-                result => result.map(Some),
-            }
+            unless_shared(options.open(path))
         }
         #[cfg(not(windows))]
         options.open(path).map(Some)
@@ -492,6 +527,16 @@ mod portable {
         fs::rename(from, to)
     }
 
+    #[cfg(windows)]
+    pub(super) fn is_at(path: &Path, file: &File) -> bool {
+        use std::os::windows::fs::OpenOptionsExt;
+
+        // Without access to its contents, which no other use refuses.
+        let named = File::options().access_mode(0).open(path).ok().and_then(|named| identity(&named));
+        named.is_some() && named == identity(file)
+    }
+
+    #[cfg(not(windows))]
     pub(super) fn is_at(_: &Path, _: &File) -> bool {
         true
     }

@@ -500,3 +500,33 @@ mod system {
 
     pub(super) fn unmap(_: NonNull<u8>, _: usize) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("mnnkv-storage-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn a_file_is_removed_and_another_in_its_place_is_not() {
+        let (own, moved) = (path("own"), path("moved"));
+        let storage = Storage::create(&own).unwrap();
+        storage.remove();
+        drop(storage);
+        assert_eq!(files::kind(&own).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+
+        let storage = Storage::create(&own).unwrap();
+        fs::rename(&own, &moved).unwrap();
+        fs::write(&own, "kept").unwrap();
+        storage.remove();
+        assert_eq!(fs::read(&own).unwrap(), b"kept");
+        fs::remove_file(&own).unwrap();
+        storage.remove();
+        drop(storage);
+        assert_eq!(fs::read(&moved).unwrap(), b"");
+        fs::remove_file(&moved).unwrap();
+    }
+}
