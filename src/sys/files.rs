@@ -517,7 +517,13 @@ mod portable {
             use std::os::windows::fs::OpenOptionsExt;
 
             options.share_mode(FILE_SHARE_DELETE | if how == Use::Read { FILE_SHARE_READ } else { 0 });
-            unless_shared(options.open(path))
+            match unless_shared(options.open(path)) {
+                // What the system says of a folder.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied && path.is_dir() => {
+                    Err(io::ErrorKind::IsADirectory.into())
+                }
+                result => result,
+            }
         }
         #[cfg(not(windows))]
         options.open(path).map(Some)

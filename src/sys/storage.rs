@@ -504,6 +504,7 @@ mod system {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Status;
     use std::fs;
 
     fn path(name: &str) -> PathBuf {
@@ -528,5 +529,14 @@ mod tests {
         drop(storage);
         assert_eq!(fs::read(&moved).unwrap(), b"");
         fs::remove_file(&moved).unwrap();
+    }
+
+    #[test]
+    fn a_folder_is_no_file() {
+        let folder = std::env::temp_dir();
+        for error in [Storage::open(&folder), Storage::edit(&folder)].map(Result::unwrap_err) {
+            assert_eq!(error.status(), Status::Io);
+            assert!(error.to_string().ends_with("it is a folder, not a file"), "{error}");
+        }
     }
 }
