@@ -429,7 +429,7 @@ mod portable {
     use super::{File, Kind, Path, Result, Use, failed, io};
     use std::fs;
     #[cfg(windows)]
-    use system::{FILE_SHARE_DELETE, FILE_SHARE_READ, identity, unless_shared};
+    use system::{FILE_FLAG_OPEN_REPARSE_POINT, FILE_SHARE_DELETE, FILE_SHARE_READ, identity, unless_shared};
 
     #[cfg(windows)]
     mod system {
@@ -440,6 +440,7 @@ mod portable {
         pub(super) const FILE_SHARE_READ: u32 = 1;
         /// Others may still remove and rename the file.
         pub(super) const FILE_SHARE_DELETE: u32 = 4;
+        pub(super) const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x20_0000;
         const ERROR_SHARING_VIOLATION: i32 = 32;
 
         /// `None`: the file is open for another use, and not shared with this one.
@@ -501,7 +502,12 @@ mod portable {
         use std::os::windows::fs::OpenOptionsExt;
 
         let mut options = File::options();
-        unless_shared(options.write(true).create(true).truncate(false).share_mode(FILE_SHARE_DELETE).open(path))
+        options.write(true).create(true).truncate(false).share_mode(FILE_SHARE_DELETE);
+        // A link is opened itself, and then refused.
+        let Some(file) = unless_shared(options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT).open(path))? else {
+            return Ok(None);
+        };
+        if file.metadata()?.is_file() { Ok(Some(file)) } else { Err(io::ErrorKind::AlreadyExists.into()) }
     }
 
     #[cfg(not(windows))]
