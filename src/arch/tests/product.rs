@@ -1,6 +1,7 @@
 //! Products of matrices, by their definition.
 
 use super::*;
+use crate::arch::product::fused;
 
 /// Numbers of all sizes and both signs, whose products and sums round.
 fn reals(len: usize, seed: u32) -> Vec<f32> {
@@ -30,7 +31,7 @@ fn every_level_multiplies_matrices_by_the_definition_and_to_the_same_bits() {
             Product { a: &a, stride, depth, panels: b.as_chunks::<PANEL>().0, bias: bias.as_chunks::<PANEL>().0 };
         let at = |k: usize, j: usize| b[(j / PANEL * depth + k) * PANEL + j % PANEL];
         let element =
-            |i: usize, j: usize| (0..depth).fold(0.0f32, |sum, k| a[i * stride + k].mul_add(at(k, j), sum)) + bias[j];
+            |i: usize, j: usize| (0..depth).fold(0.0f32, |sum, k| fused(a[i * stride + k], at(k, j), sum)) + bias[j];
         let expected: Vec<u32> =
             (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))).map(|(i, j)| element(i, j).to_bits()).collect();
         for k in available() {

@@ -13,6 +13,7 @@ mod neon;
 
 use super::super::estimates::{LANES, Sixteen};
 use super::super::prefetch::prefetch_far;
+use super::super::product::fused;
 use super::{BLOCK, QUERIES};
 use half::f16;
 
@@ -108,7 +109,7 @@ pub(in crate::arch) trait Lanes: Sixteen {
 impl Lanes for [f32; LANES] {
     #[inline(always)]
     unsafe fn add_product(self, a: Self, b: Self) -> Self {
-        std::array::from_fn(|i| a[i].mul_add(b[i], self[i]))
+        std::array::from_fn(|i| fused(a[i], b[i], self[i]))
     }
     #[inline(always)]
     unsafe fn half(from: *const u8) -> Self {
