@@ -224,6 +224,11 @@ fn a_chat_whose_file_was_damaged_after_it_was_loaded_is_not_saved() {
     edited.seek(SeekFrom::Start(at as u64)).unwrap();
     edited.write_all(&[image[at] ^ 1]).unwrap();
     drop(edited);
+    if !cfg!(unix) {
+        // There the file is not mapped, and the session has the tokens in memory as they were.
+        assert_eq!(saved_to(&mut other()), Ok(60));
+        return std::fs::remove_file(&path).unwrap();
+    }
     let mut same = Snapshot::open(Storage::edit(&path).unwrap(), None, Access::Append).unwrap();
     for refused in [saved_to(&mut other()), saved_to(&mut same)] {
         let error = refused.unwrap_err();
