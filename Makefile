@@ -31,7 +31,7 @@ ASAN := $(SANITIZED) ASAN_OPTIONS=detect_leaks=1 RUSTFLAGS="-Zsanitizer=address 
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 check-targets sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks engines quality size header abi \
+.PHONY: help demo test test-aarch64 test-windows check-targets sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks engines quality size header abi \
         setup lint dist dist-binaries packages reproducible sanitize-rust sanitize-cpp mutants clean
 
 help:
@@ -39,6 +39,8 @@ help:
 	@echo "make test     every test: Rust, C, C++"
 	@echo "make test-aarch64"
 	@echo "              the same for aarch64 under qemu, on Debian with another CPU"
+	@echo "make test-windows"
+	@echo "              tests of both libraries for Windows under wine, on Debian"
 	@echo "make check-targets"
 	@echo "              type-check both libraries for Android, iOS, macOS, Windows and FreeBSD; needs rustup and libzstd"
 	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"
@@ -85,6 +87,9 @@ test:
 
 test-aarch64:
 	@"$(CURDIR)/cmake/aarch64.sh"
+
+test-windows:
+	@"$(CURDIR)/cmake/windows.sh"
 
 # ZSTD is the machine's, of which a check reads nothing, so that no compiler for the target is needed.
 FOREIGN := aarch64-linux-android armv7-linux-androideabi aarch64-apple-ios aarch64-apple-darwin x86_64-pc-windows-msvc \
