@@ -103,7 +103,67 @@ mod system {
     fn set_name(_handle: Handle, _name: &CStr) {}
 }
 
-#[cfg(not(unix))]
+#[cfg(windows)]
+mod system {
+    use crate::status::{Result, bail};
+    use crate::sys::{memory, quietly};
+    use std::ffi::{CStr, c_void};
+    use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle, RawHandle};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::ptr;
+
+    pub(super) type Handle = OwnedHandle;
+
+    /// The stack of the standard library's threads.
+    const STACK_BYTES: usize = 2 << 20;
+    /// The size is of the address space, not of the memory that is taken at once.
+    const STACK_SIZE_PARAM_IS_A_RESERVATION: u32 = 0x1_0000;
+    const INFINITE: u32 = u32::MAX;
+
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        fn CreateThread(
+            attributes: *const c_void,
+            stack: usize,
+            run: extern "system" fn(*mut c_void) -> u32,
+            argument: *mut c_void,
+            flags: u32,
+            id: *mut u32,
+        ) -> RawHandle;
+        fn WaitForSingleObject(handle: RawHandle, milliseconds: u32) -> u32;
+    }
+
+    pub(super) fn start<F: FnOnce() + Send + 'static>(name: &CStr, body: F) -> Result<Handle> {
+        let body = Box::into_raw(memory::boxed(body)?);
+        let flags = STACK_SIZE_PARAM_IS_A_RESERVATION;
+        // SAFETY: `run` takes the box over when the thread was started; the system needs neither attributes nor a place
+        // for the thread's number.
+        let handle = unsafe { CreateThread(ptr::null(), STACK_BYTES, run::<F>, body.cast(), flags, ptr::null_mut()) };
+        if handle.is_null() {
+            let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+            // SAFETY: boxed above, and no thread has it.
+            drop(unsafe { Box::from_raw(body) });
+            bail!(OutOfMemory, "thread {name:?} cannot be started: system error {error}");
+        }
+        // SAFETY: the handle is open and has no other owner.
+        Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
+    }
+
+    extern "system" fn run<F: FnOnce()>(body: *mut c_void) -> u32 {
+        // SAFETY: `start` boxed it and gave it away.
+        let body = unsafe { Box::from_raw(body.cast::<F>()) };
+        // A panic must not unwind into the system, and no caller takes an error.
+        let _ = quietly(|| catch_unwind(AssertUnwindSafe(body)));
+        0
+    }
+
+    pub(super) fn join(handle: Handle) {
+        // SAFETY: the handle is of a thread, and open until it is dropped here.
+        unsafe { WaitForSingleObject(handle.as_raw_handle(), INFINITE) };
+    }
+}
+
+#[cfg(not(any(unix, windows)))]
 mod system {
     use crate::status::{Result, error};
     use std::ffi::CStr;
