@@ -40,7 +40,7 @@ help:
 	@echo "make test-aarch64"
 	@echo "              the same for aarch64 under qemu, on Debian with another CPU"
 	@echo "make test-windows"
-	@echo "              tests of both libraries for Windows under wine, on Debian"
+	@echo "              tests of the core library for Windows under wine, on Debian"
 	@echo "make check-targets"
 	@echo "              type-check both libraries for Android, iOS, macOS, Windows and FreeBSD; needs rustup and libzstd"
 	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"

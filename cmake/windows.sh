@@ -1,5 +1,5 @@
 #!/bin/sh
-# For Windows on x86-64, on a Debian machine: runs the tests of both libraries' Rust under wine.
+# For Windows on x86-64, on a Debian machine: runs the tests of the core library, the package mnn-kv, under wine.
 #
 # Installs and prints missing tools: GCC for Windows and wine with apt-get, Rust's standard library for Windows with
 # rustup. wine's files are in build/windows/wine.
@@ -89,7 +89,6 @@ __declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE to, SIZE_T size) { return Rt
 END
 fi
 
-# Only the libraries: tests of the command line start programs of Unix. Fewer random schedules, for some minutes.
-MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --target "$target" --package mnn-kv --package mnn-kv-model \
-    --lib --tests --no-fail-fast
+# Fewer random schedules, for some minutes.
+MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --target "$target" --package mnn-kv --lib --tests --no-fail-fast
 say "took $(($(date +%s) - began)) s"
