@@ -158,7 +158,7 @@ mutants:
 	command -v cargo-mutants > /dev/null || cargo install --locked --root "$(CARGO_TARGET_DIR)/tools" cargo-mutants; \
 	CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="--cfg tsan" \
 	    CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)/mutants" \
-	    cargo mutants --package mnn-kv --file "$(MODULE)/**" --output "$(CARGO_TARGET_DIR)" --no-shuffle -- $(MUTANTS)
+	    cargo mutants --package mnn-kv --file "$(MODULE).rs" --file "$(MODULE)/**" --output "$(CARGO_TARGET_DIR)" --no-shuffle -- $(MUTANTS)
 
 # Every kind of schedule in turn. Fails if a byte is lost, freed cache memory is accessed, or memory grows.
 soak:
