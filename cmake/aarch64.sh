@@ -18,12 +18,8 @@ out=$PWD/build/aarch64
 root=$out/root
 began=$(date +%s)
 
-say() { printf 'aarch64: %s\n' "$*" >&2; }
-fail() {
-    say "$*"
-    exit 1
-}
-have() { command -v "$1" >/dev/null 2>&1; }
+name=aarch64
+. ./cmake/common.sh
 
 case $(uname -m) in
 aarch64 | arm64)
@@ -43,16 +39,6 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$MNNKV_TEST_RUNNER"
 export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
 
 present() { have aarch64-linux-gnu-g++ && have qemu-aarch64 && "$RUSTC" -V >/dev/null 2>&1; }
-
-as_root() {
-    if [ "$(id -u)" -eq 0 ]; then
-        "$@"
-    elif have sudo; then
-        sudo "$@"
-    else
-        fail "root or sudo is required"
-    fi
-}
 
 # The dependencies of the package $1 whose names begin with $2.
 dependency() { apt-cache depends "$1" | sed -n "s/^ *Depends: \($2[0-9][0-9a-z.]*\)\$/\1/p"; }

@@ -13,8 +13,8 @@ cd "$(dirname "$0")/.."
 tools=$PWD/build/tools
 minimum=3.16
 
-say() { printf 'setup: %s\n' "$*" >&2; }
-have() { command -v "$1" >/dev/null 2>&1; }
+name=setup
+. ./cmake/common.sh
 
 # Succeeds when the program $1 is CMake (or CTest) 3.16 or newer.
 recent() {
@@ -75,17 +75,6 @@ packages() {
         *) echo "$tool" ;;
         esac
     done
-}
-
-as_root() {
-    if [ "$(id -u)" -eq 0 ]; then
-        "$@"
-    elif have sudo; then
-        sudo "$@"
-    else
-        say "root or sudo is required"
-        return 1
-    fi
 }
 
 install_with() {

@@ -12,12 +12,8 @@ target=x86_64-pc-windows-gnu
 out=$PWD/build/windows
 began=$(date +%s)
 
-say() { printf 'windows: %s\n' "$*" >&2; }
-fail() {
-    say "$*"
-    exit 1
-}
-have() { command -v "$1" >/dev/null 2>&1; }
+name=windows
+. ./cmake/common.sh
 
 # Debian's package of the 64-bit wine alone puts it outside of PATH.
 wine() {
@@ -35,16 +31,6 @@ missing() {
     have x86_64-w64-mingw32-g++ || absent="$absent g++-mingw-w64-x86-64-posix"
     [ -n "$(wine)" ] || absent="$absent wine64"
     echo "${absent# }"
-}
-
-as_root() {
-    if [ "$(id -u)" -eq 0 ]; then
-        "$@"
-    elif have sudo; then
-        sudo "$@"
-    else
-        fail "root or sudo is required"
-    fi
 }
 
 [ $# -eq 0 ] || fail "usage: windows.sh"
