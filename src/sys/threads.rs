@@ -37,18 +37,30 @@ pub(crate) fn sleep(duration: Duration) {
     std::thread::sleep(duration);
 }
 
+/// The stack of the standard library's threads.
+#[cfg(any(unix, windows))]
+const STACK_BYTES: usize = 2 << 20;
+
+/// Runs a boxed `F`. A panic must not unwind into the system, and no caller takes an error.
+///
+/// # Safety
+/// `body` is a box that was given away.
+#[cfg(any(unix, windows))]
+unsafe fn run_boxed<F: FnOnce()>(body: *mut std::ffi::c_void) {
+    // SAFETY: the caller's.
+    let body = unsafe { Box::from_raw(body.cast::<F>()) };
+    let _ = super::quietly(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)));
+}
+
 #[cfg(unix)]
 mod system {
+    use super::{STACK_BYTES, run_boxed};
     use crate::status::{Result, bail};
-    use crate::sys::{memory, quietly};
+    use crate::sys::memory;
     use std::ffi::{CStr, c_void};
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::ptr;
 
     pub(super) type Handle = libc::pthread_t;
-
-    /// The stack of the standard library's threads.
-    const STACK_BYTES: usize = 2 << 20;
 
     pub(super) fn start<F: FnOnce() + Send + 'static>(name: &CStr, body: F) -> Result<Handle> {
         let body = Box::into_raw(memory::boxed(body)?);
@@ -82,9 +94,7 @@ mod system {
 
     extern "C" fn run<F: FnOnce()>(body: *mut c_void) -> *mut c_void {
         // SAFETY: `start` boxed it and gave it away.
-        let body = unsafe { Box::from_raw(body.cast::<F>()) };
-        // A panic must not unwind into C, and no caller takes an error.
-        let _ = quietly(|| catch_unwind(AssertUnwindSafe(body)));
+        unsafe { run_boxed::<F>(body) };
         ptr::null_mut()
     }
 
@@ -105,17 +115,15 @@ mod system {
 
 #[cfg(windows)]
 mod system {
+    use super::{STACK_BYTES, run_boxed};
     use crate::status::{Result, bail};
-    use crate::sys::{memory, quietly};
+    use crate::sys::memory;
     use std::ffi::{CStr, c_void};
     use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle, RawHandle};
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::ptr;
 
     pub(super) type Handle = OwnedHandle;
 
-    /// The stack of the standard library's threads.
-    const STACK_BYTES: usize = 2 << 20;
     /// The size is of the address space, not of the memory that is taken at once.
     const STACK_SIZE_PARAM_IS_A_RESERVATION: u32 = 0x1_0000;
     const INFINITE: u32 = u32::MAX;
@@ -151,9 +159,7 @@ mod system {
 
     extern "system" fn run<F: FnOnce()>(body: *mut c_void) -> u32 {
         // SAFETY: `start` boxed it and gave it away.
-        let body = unsafe { Box::from_raw(body.cast::<F>()) };
-        // A panic must not unwind into the system, and no caller takes an error.
-        let _ = quietly(|| catch_unwind(AssertUnwindSafe(body)));
+        unsafe { run_boxed::<F>(body) };
         0
     }
 
