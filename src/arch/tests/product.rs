@@ -1,7 +1,7 @@
 //! Products of matrices, by their definition.
 
 use super::*;
-use crate::arch::product::fused;
+use crate::arch::product::{fused, rounded_once};
 
 /// Numbers of all sizes and both signs, whose products and sums round.
 fn reals(len: usize, seed: u32) -> Vec<f32> {
@@ -56,5 +56,43 @@ fn matrices_that_do_not_fit_are_refused() {
             let refused = std::panic::catch_unwind(|| (k.product)(&product, &mut vec![[0.0; PANEL]; len])).is_err();
             assert!(refused, "{:?} {stride} {depth} {bias} {len}", k.level);
         }
+    }
+}
+
+/// Where the compiler's own function is exact.
+#[cfg(not(all(windows, target_env = "gnu")))]
+#[test]
+fn a_fused_sum_is_that_of_the_standard_library() {
+    let same = |a: f32, b: f32, c: f32| {
+        let (found, expected) = (rounded_once(a, b, c), a.mul_add(b, c));
+        assert!(found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan(), "{a:e} {b:e} {c:e}");
+    };
+    let ends = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, f32::NAN];
+    for (a, b) in ends.into_iter().flat_map(|a| ends.map(|b| (a, b))) {
+        ends.into_iter().for_each(|c| same(a, b, c));
+    }
+    let mut random = crate::common::Random::new(1);
+    let mut random = || random.next() as u32;
+    for _ in 0..1_000_000 {
+        let [a, b, c] = [random(), random(), random()].map(f32::from_bits);
+        same(a, b, c);
+        // An addend near the product, of either sign, and one that breaks a tie of the product.
+        let near = f32::from_bits((a * b).to_bits() ^ random() & 0x8000_00FF);
+        same(a, b, near);
+        same(a, b, near * f32::EPSILON);
+        let [short, other] = [a, b].map(|x| f32::from_bits(x.to_bits() & 0xFFFF_F000));
+        same(short, other, f32::from_bits((short * other).to_bits() & 0xFF80_0000) * f32::EPSILON);
+        same(short, other, c);
+    }
+}
+
+#[test]
+fn what_f64_cannot_hold_breaks_a_tie() {
+    // Its square is 1 + 2^-11 + 2^-24, halfway between two neighbours.
+    let a = 1.0 + 2f32.powi(-12);
+    let (below, above) = (1.0 + 2f32.powi(-11), 1.0 + 2f32.powi(-11) + f32::EPSILON);
+    for (c, expected) in [(1e-30, above), (-1e-30, below), (0.0, below)] {
+        assert_eq!((fused(a, a, c), fused(-a, a, -c)), (expected, -expected), "{c:e}");
+        assert_eq!((rounded_once(a, a, c), rounded_once(-a, a, -c)), (expected, -expected), "{c:e}");
     }
 }
