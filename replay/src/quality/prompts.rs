@@ -77,7 +77,7 @@ pub(super) struct Prompts {
     most: u64,
     /// The model's.
     fingerprint: u128,
-    /// Files that this run found or wrote; it removes none of them. Who removes files holds the lock.
+    /// Files that this run found or wrote; it removes none of them. Locked while files are counted and removed.
     used: Mutex<HashSet<PathBuf>>,
 }
 
