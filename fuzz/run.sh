@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the targets of fuzz/, two at a time, and writes a summary: `make fuzz`.
 #
-#   fuzz/run.sh SECONDS [TARGET...]    runs all targets, or these, for so long each
+#   fuzz/run.sh SECONDS [TARGET...]    runs all targets, or these, for so long each; without those that summary.txt has as
+#                                      passed by the same commit, compiler and SECONDS, so that an interrupted run goes on
 #   fuzz/run.sh minimise [TARGET...]   replaces fuzz/corpus by a small part of what the runs have found, with its coverage
 #
 # Results are in target/fuzz: inputs/TARGET, findings/TARGET, TARGET.log and summary.txt. The compiler is the project's, told
@@ -40,8 +41,8 @@ run() {
         > "$out/$target.log" 2>&1 && result=passed || result=FAILED
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$out/$target.log")
     edges=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$out/$target.log" | tail -n 1)
-    printf '%-14s %-7s %10s inputs, %6s edges, %4s findings\n' "$target" "$result" "${runs:-0}" "${edges:-0}" \
-        "$(ls "$out/findings/$target" | wc -l)" | tee -a "$out/summary.txt"
+    printf '%-14s %-7s %10s inputs, %6s edges, %4s findings, %s\n' "$target" "$result" "${runs:-0}" "${edges:-0}" \
+        "$(ls "$out/findings/$target" | wc -l)" "$(date -u +%Y-%m-%d)" | tee -a "$out/summary.txt"
 }
 
 minimise() {
@@ -65,10 +66,18 @@ if [ "$what" = minimise ]; then
     for target; do minimise "$target"; done
     exit
 fi
-{
-    echo "$(date -u +%Y-%m-%d), commit $(git -C "$root" rev-parse --short HEAD 2> /dev/null || echo unknown), $(rustc -V)"
-    echo "$what s for each target, on $(getconf _NPROCESSORS_ONLN) cores"
-} > "$out/summary.txt"
+commit=$(git -C "$root" rev-parse --short HEAD 2> /dev/null || echo unknown)
+head="commit $commit, $(rustc -V), $what s for each target, on $(getconf _NPROCESSORS_ONLN) cores"
+if [ "$(head -n 1 "$out/summary.txt" 2> /dev/null)" = "$head" ]; then
+    for target; do
+        shift
+        grep -q "^$target  *passed" "$out/summary.txt" || set -- "$@" "$target"
+    done
+    # A target that failed before has its line again.
+    sed -i '/ FAILED /d' "$out/summary.txt"
+else
+    echo "$head" > "$out/summary.txt"
+fi
 while [ $# -gt 0 ]; do
     run "$1" &
     first=$!
