@@ -150,7 +150,8 @@ memory-bound:
 	@"$(BUILD)/bin/mnnkv_memory_bound" $(COUNT) "$(BUILD)"
 
 # The tests of the module, by the path of its modules; those of tests/ as well with MUTANTS="--test snapshot". With cfg tsan
-# no other crate of ours is built for each mutant (Cargo.toml).
+# no other crate of ours is built for each mutant (Cargo.toml). A second run leaves out what the first one has caught, so that
+# a module may take several sittings.
 MODULE ?= src/json
 MUTANTS ?= --lib $(subst /,::,$(patsubst src/%,%,$(MODULE)))
 mutants:
@@ -158,7 +159,8 @@ mutants:
 	command -v cargo-mutants > /dev/null || cargo install --locked --root "$(CARGO_TARGET_DIR)/tools" cargo-mutants; \
 	CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="--cfg tsan" \
 	    CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)/mutants" \
-	    cargo mutants --package mnn-kv --file "$(MODULE).rs" --file "$(MODULE)/**" --output "$(CARGO_TARGET_DIR)" --no-shuffle -- $(MUTANTS)
+	    cargo mutants --package mnn-kv --file "$(MODULE).rs" --file "$(MODULE)/**" --iterate --no-shuffle \
+	        --output "$(CARGO_TARGET_DIR)/mutants-of/$(subst /,-,$(MODULE))" -- $(MUTANTS)
 
 # Every kind of schedule in turn. Fails if a byte is lost, freed cache memory is accessed, or memory grows.
 soak:
