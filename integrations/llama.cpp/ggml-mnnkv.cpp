@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -192,10 +193,15 @@ ggml_status backend_compute(ggml_backend_t backend, ggml_cgraph * graph) {
         if (node->op != GGML_OP_FLASH_ATTN_EXT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
             continue;
         }
-        describe(node, own);
-        if (const mnnkv_status status = attend(own)) {
+        mnnkv_status status = MNNKV_OUT_OF_MEMORY;
+        try {
+            describe(node, own);
+            status = attend(own);
+        } catch (const std::bad_alloc &) {
+        }
+        if (status != MNNKV_OK) {
             std::fprintf(stderr, "ggml-mnnkv: %s: %s\n", node->name, mnnkv_status_name(status));
-            return GGML_STATUS_FAILED;
+            return status == MNNKV_OUT_OF_MEMORY ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_FAILED;
         }
     }
     return GGML_STATUS_SUCCESS;
