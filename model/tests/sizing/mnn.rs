@@ -167,8 +167,12 @@ fn exports_of_all_versions_have_layers_and_heads() {
 #[test]
 fn the_mode_is_the_one_that_mnn_runs() {
     let chat = json!({"attention_mode": 10, "reuse_kv": true});
-    let mut with_mnn_kv = chat.clone();
-    with_mnn_kv["kv_h2o_enable"] = json!(true);
+    let with = |key: &str, value| {
+        let mut with = chat.clone();
+        with[key] = value;
+        with
+    };
+    let with_mnn_kv = with("kv_h2o_enable", json!(true));
     for (llm, host, expected) in [
         (json!({}), json!({}), 8),
         (json!({}), json!({"quant_qkv": 9}), 9),
@@ -176,6 +180,10 @@ fn the_mode_is_the_one_that_mnn_runs() {
         (json!({"attention_mode": 12}), json!({"attention_mode": 14}), 12),
         (json!({}), chat.clone(), 9),
         (json!({}), with_mnn_kv.clone(), 10),
+        (json!({}), with("kv_memory_mb", json!(64)), 10),
+        (json!({}), with("kv_memory_bytes", json!(0)), 9),
+        (json!({}), with("kv_quant", json!("k8v4")), 10),
+        (json!({}), with("kv_quant", json!("off")), 9),
         // mnn-kv makes no session for these.
         (json!({"attention_type": "mix"}), with_mnn_kv.clone(), 9),
         (json!({"attention_mask": "int"}), with_mnn_kv, 9),

@@ -16,6 +16,10 @@ const DIFFERENT_LAYERS: [(&str, &str); 4] = [
     ("openelm", "layers differ in KV heads"),
 ];
 
+/// Keys with which mnn-kv has a session.
+const MNN_KV: [&str; 6] =
+    ["kv_memory_mb", "kv_memory_bytes", "kv_quant", "kv_h2o_enable", "kv_lossless_enable", "kv_chat_enable"];
+
 /// The text of a file, and its name in errors.
 #[derive(Clone, Copy)]
 pub struct MnnFile<'a> {
@@ -67,12 +71,14 @@ impl<'a> Files<'a> {
         Ok(self.with(key).flag(key)?.unwrap_or(false))
     }
 
-    /// Whether mnn-kv is on, so that it edits histories in place of MNN.
+    /// Whether mnn-kv is on, so that it edits histories in place of MNN: as the adapter for MNN tells.
     fn has_mnn_kv(&self) -> Result<bool> {
-        let mut on = false;
-        for key in ["kv_h2o_enable", "kv_lossless_enable", "kv_chat_enable"] {
-            on |= self.flag(key)?;
-        }
+        let is_on = |key| match self.with(key).get(key) {
+            None | Some(Json::Null | Json::Bool(false)) => false,
+            Some(Json::Number(number)) => number.float() != 0.0,
+            Some(value) => value.text() != Some("off"),
+        };
+        let on = MNN_KV.into_iter().any(is_on);
         let full = self.name_of("attention_type")?.is_none_or(|name| name == "full");
         Ok(on && full && self.name_of("attention_mask")? == Some("float"))
     }
@@ -142,8 +148,8 @@ fn attention_mode(files: &Files, notes: &mut Notes) -> Result<AttentionMode> {
         return Ok(mode);
     }
     notes.add(format_args!(
-        "{path} is 10 and reuse_kv true: MNN takes 9, whose V is float; with a switch of mnn-kv, such as \
-         kv_chat_enable, it stays 10"
+        "{path} is 10 and reuse_kv true: MNN takes 9, whose V is float; with mnn-kv on, by kv_memory_mb for \
+         example, it stays 10"
     ))?;
     Ok(AttentionMode::INT8_KEY)
 }
