@@ -66,8 +66,8 @@
 // - Only a call that is passed a cache touches its memory. It may return whole pages of tokens to the system. Threads
 //   of the library never touch a cache, so that it may be moved or freed between two calls.
 // - OUT_OF_MEMORY, if memory is refused: nothing was changed, and the call may be repeated.
-// - INTERNAL, if the library has a bug: panics are caught. The handle returns INTERNAL from then
-//   on; after mnnkv_session_attend the step cannot end, and is to be aborted.
+// - INTERNAL, if the library has a bug: panics are caught. Every later call on the handle but its _destroy returns INTERNAL;
+//   after mnnkv_session_attend only the open step is lost: abort it.
 // - After fork, the child must not use handles of the parent, except to destroy them.
 // - Declarations that may still change need MNNKV_EXPERIMENTAL to be defined before the include.
 

@@ -26,7 +26,7 @@ extern "C" {
 //
 // With kv_quant every token is attended to; with a budget see memory.h. No scores are needed. After begin the buffers
 // need room for kv_quant_sink_tokens, 95 and the step's tokens, and for blocks that stay raw: a chat of 32,768 tokens
-// needs no buffers of 32,768. mnnkv_session_keep knows all tokens, wherever they are; _rewritten refuses such a layer,
+// needs no buffers of 32,768. mnnkv_session_keep counts all tokens, wherever they are; _rewritten refuses such a layer,
 // since keys keep their rotation. A block keeps its bytes until its last token goes. Results are the same to the bit
 // on every CPU, for as many parts. Beside f32 only this is rounded: a query times the scales of K, to 13 bits of its
 // largest channel; a softmax weight times its scale of V, to 14 bits of the largest in its block, or to 7 where all
@@ -56,7 +56,8 @@ typedef struct mnnkv_attend {
     uint64_t output_row_stride;
     /// 1 = row r attends to tokens up to its own, the (rows - r)th from the end; 0 = each row to all tokens.
     uint32_t causal;
-    /// Row r attends to the newest `window` tokens up to its own; 0 = to all.
+    /// Row r does not attend to tokens that are `window` or more before its own; 0 = no bound. Whether it attends to later
+    /// ones is up to causal.
     uint32_t window;
     /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
     float soft_cap;
@@ -71,7 +72,8 @@ typedef struct mnnkv_attend {
 } mnnkv_attend;
 
 /// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
-/// else to 0: the host's then reads the cache, which has all tokens. Ask after begin. Always 0 once begin or end was given a
+/// else to 0: the host's then reads the cache, which has all tokens. Call it after begin; between
+/// steps it says whether kv_quant is set or the layer has quantised tokens. Always 0 once begin or end was given a
 /// cache that the host quantises.
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
@@ -83,9 +85,9 @@ mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
 /// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows.
 /// part: below parts, which are 1 to 64.
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
-/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len or the layout is not that of begin; a field
-/// or stride does not fit; mask or sinks overlap the output;
-/// an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
+/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length that begin left, or
+/// above max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap
+/// the output; an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
 /// UNSUPPORTED: if the cache is quantised by the host, or dtype is none of the three
 /// OUT_OF_MEMORY: if working memory is refused; where begin was short of it, which the text says, abort the step
 /// After another failure the part may be given again. The cache is never written.

@@ -39,8 +39,8 @@ typedef int32_t mnnkv_status;
 #define MNNKV_IO 8
 /// The system refused memory. Nothing was changed; the call may be repeated.
 #define MNNKV_OUT_OF_MEMORY 9
-/// A bug in the library. Later calls on the handle return INTERNAL, and only its _destroy works; after mnnkv_session_attend, abort the
-/// step.
+/// A bug in the library. Every later call on the handle but its _destroy returns INTERNAL; after mnnkv_session_attend only the open
+/// step is lost: abort it.
 #define MNNKV_INTERNAL 100
 
 /// Returns the name of a status without its prefix, such as "CORRUPT"; "UNKNOWN" for other numbers. Static text.

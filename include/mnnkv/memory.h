@@ -20,7 +20,7 @@ extern "C" {
 //
 //   raw         all tokens are in the host's cache, and the host attends
 //   quantised   K has 8 bits and V 4; the first and the newest tokens stay raw
-//   file        blocks that got the least attention lately are in kv_memory_file, and are read when a query wants them
+//   file        blocks that got the least attention lately are in kv_memory_file, and are read by steps to which they may count
 //   dropping    without a file, or once it is full, they are dropped, head by head: their tokens can be attended to no more
 //
 // The first tokens, the newest 32 to 95 and pinned ones are never dropped. Each layer has its share, which no other takes.
@@ -32,7 +32,9 @@ extern "C" {
 // mnnkv_session_destroy. One that a killed process has left is replaced, and any other file that exists is left alone:
 // blocks are then dropped, which
 // mnnkv_session_warnings reports, as it does a full disk. Blocks are verified by a checksum when they are read. Each layer's
-// attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step.
+// attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,
+// end and trim write blocks on the thread that calls. The file is not encrypted and has default permissions: give it a private
+// folder that is not backed up.
 
 /// mnnkv_memory_stats::state: all tokens are raw.
 #define MNNKV_MEMORY_RAW 0
@@ -88,9 +90,10 @@ mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_sta
 /// Sets the budget to `bytes`, or the least that the model may have, from now on, for a system that is short of memory
 /// (onTrimMemory and its like), and lets blocks go to the file, or be dropped, until it holds. Layers with an open step, and
 /// raw tokens that take more, follow in their next begin. A later call with more bytes lets blocks come back as they are
-/// used; those that were dropped do not. Any thread; waits for a begin or end that runs, never for attention.
+/// used; those that were dropped do not. Any thread. Waits for calls with the session that run, also for a park or a save, but
+/// never for attention; and writes blocks to the file before it returns, so do not call it on a thread that must not wait.
 /// *in_use: bytes in use afterwards; may be NULL.
-/// INVALID_ARGUMENT: if the config has no kv_memory_mb
+/// INVALID_ARGUMENT: if the session has no budget
 mnnkv_status mnnkv_session_trim(mnnkv_session *session,
                                 uint64_t bytes,
                                 uint64_t *in_use);

@@ -23,7 +23,8 @@ extern "C" {
 /// The rotation of keys by their logical positions (RoPE).
 typedef struct mnnkv_rotation {
     uint32_t struct_size;
-    /// MNNKV_ROPE_* (gear.h). The channels of a pair: 1 = d and d + dims / 2 (Llama, Qwen), 2 = 2 d and 2 d + 1 (GPT-J).
+    /// The channels of a pair: 1 = d and d + dims / 2 (Llama, Qwen), 2 = 2 d and 2 d + 1 (GPT-J). With MNNKV_EXPERIMENTAL gear.h
+    /// names them MNNKV_ROPE_*.
     uint32_t pairing;
     /// Rotated channels, the first of a head: even, usually head_dim; 0 is refused.
     uint32_t dims;

@@ -18,7 +18,7 @@ extern "C" {
 //   value_dtype      float     INT8   float   TQ3   float   TQ4
 //
 // flash_block is 64 from mode 8 on, max_tokens below. MNN's modes 4 and 6 (12 and 14 without flash attention) are
-// refused: MNN overruns their buffer of V. All functions of layout.h, stores and sessions take these caches. Codes,
+// refused: MNN overruns its buffer of softmax weights. All functions of layout.h, stores and sessions take these caches. Codes,
 // scales, biases and key sums are moved as they are, never computed again. With D = head_dim, F = 64, l and h the
 // packs of mnnkv_int8 and UP(a, b) = a / b rounded up, a head is
 //

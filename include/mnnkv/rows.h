@@ -16,14 +16,15 @@ extern "C" {
 // The attention of a few query rows over K and V that stay where the host has them, in the block formats of ggml. There is no
 // session, and nothing is kept between calls. Threads of the host share a step, with memory of the host:
 //
-//   mnnkv_rows_scratch(&rows, parts, &bytes);                  // once
+//   mnnkv_rows_scratch(&rows, parts, &bytes);                  // once for the same heads, rows, value_dim and parts
 //   mnnkv_rows_attend(&rows, part, parts, scratch, bytes);     // on each of `parts` threads
 //   ...                                                        // a barrier
 //   mnnkv_rows_merge(&rows, part, parts, scratch, bytes);      // on each thread; the output is complete after all
 //
 // Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
 // relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp and tanh of the
-// system in the merge and the soft cap. K, V and queries are finite; what else they are, no memory outside is touched.
+// system in the merge and the soft cap. K, V and queries must be finite. Otherwise the
+// output is undefined, but no memory outside of the buffers is accessed.
 
 /// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of 32,
 /// a scale in binary16 and 16 bytes; element i is the lower half of byte i less 8, element 16 + i the upper half less 8.

@@ -34,10 +34,10 @@ extern "C" {
 // mnnkv_session_trim (memory.h), and mnnkv_session_block_sums and heads.h: one thread per lane, and none while
 // another non-const call runs.
 // Functions with a const session run on any thread; they block while another call runs, but mnnkv_session_attend and
-// _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only begin waits for one, when a token
-// that it must restore is being decoded.
+// _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only destroy waits for them, and begin when
+// a token that it must restore is being decoded.
 
-/// The caches of one model and the state of their compression.
+/// The caches of one chat (one sequence) of one model, and the state of their compression. A batch needs a session for each.
 typedef struct mnnkv_session mnnkv_session;
 
 /// The arguments of mnnkv_session_create.
@@ -61,7 +61,8 @@ typedef struct mnnkv_session_options {
     uint32_t restores_heads;
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     const struct mnnkv_executor *executor;
-    /// 1 = the host calls mnnkv_session_attend (attend.h). With 0 kv_quant and kv_memory_mb have no effect, but for a warning.
+    /// 1 = the host calls mnnkv_session_attend (attend.h). With 0 kv_quant, and a budget without kv_lossless, have no effect but
+    /// a warning.
     uint32_t attends;
 } mnnkv_session_options;
 
@@ -73,7 +74,7 @@ mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_se
 void mnnkv_session_destroy(mnnkv_session *session);
 
 /// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...". From the first
-/// begin on it has the lengths that a budget holds: "at most 64 MB: tokens are raw up to 1,372, then ...".
+/// begin on it has the lengths that a budget holds: "at most 64 MB: tokens are raw up to 1,361, then ...".
 mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
                                    char *text,
                                    size_t cap,

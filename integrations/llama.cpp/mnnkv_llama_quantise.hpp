@@ -3,7 +3,7 @@
 // C++11, needs neither exceptions nor RTTI, but std::vector may throw std::bad_alloc.
 //
 // K has a scale for each 64 numbers of a row, codes from -127 to 127; V a least number and a scale for each 32, codes from 0 to
-// 15: the format of attend (docs/architecture.md), in groups of a row whatever the size of a head. Scales are f16. A tensor with
+// 15. This is not the format of attend (docs/format.md): a scale is of a group of a row, whatever the size of a head. Scales are f16. A tensor with
 // numbers that are not finite, or with rows that are no whole groups, stays as it is, and so do all other bytes.
 
 #ifndef MNNKV_LLAMA_QUANTISE_HPP

@@ -6,7 +6,7 @@
 //   layer    one attention op's cache; hangs on CPUKVCacheManager::plugin, which all clones of the op share.
 //
 // KVMeta counts the chat's tokens (logical). A layer whose tokens were evicted has fewer (physical). layer::begin
-// returns a KVMeta of the layer's own for the step: its `previous` is the physical length, and history edits are done.
+// sets `meta` to a KVMeta of the layer's own for the step: its `previous` is the physical length, and history edits are done.
 // MNN's code then appends, grows and attends unchanged. Positional encodings use the engine's count.
 //
 // All calls of one model must come from one thread at a time, as in MNN, except layer::tile, read and attend.

@@ -53,8 +53,8 @@ bool load_chat(Llm& llm, const std::string& path) {
 }
 
 /// Sets the budget of kv_memory_mb to so many millions of bytes, 0 = the least that the model may have, for onTrimMemory and its
-/// like. Tokens leave at once; a later, larger budget takes them back from the file as they are used. Any thread, once the
-/// model has made a step; waits for a part of a step at most.
+/// like. Blocks leave before it returns, raw tokens in their layer's next step; a later, larger budget takes blocks back from the
+/// file as they are used. Any thread, once the model has made a step; waits for a part of a step, a park or a save that runs.
 template <class Llm>
 bool trim(Llm& llm, double megabytes) {
     char text[64];

@@ -46,7 +46,8 @@ pub unsafe extern "C" fn mnnkv_session_pin(
 #[derive(Clone, Copy)]
 pub struct mnnkv_rotation {
     pub struct_size: u32,
-    /// MNNKV_ROPE_* (gear.h). The channels of a pair: 1 = d and d + dims / 2 (Llama, Qwen), 2 = 2 d and 2 d + 1 (GPT-J).
+    /// The channels of a pair: 1 = d and d + dims / 2 (Llama, Qwen), 2 = 2 d and 2 d + 1 (GPT-J). With MNNKV_EXPERIMENTAL gear.h
+    /// names them MNNKV_ROPE_*.
     pub pairing: u32,
     /// Rotated channels, the first of a head: even, usually head_dim; 0 is refused.
     pub dims: u32,

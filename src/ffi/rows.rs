@@ -3,14 +3,15 @@
 //! The attention of a few query rows over K and V that stay where the host has them, in the block formats of ggml. There is no
 //! session, and nothing is kept between calls. Threads of the host share a step, with memory of the host:
 //!
-//!   mnnkv_rows_scratch(&rows, parts, &bytes);                  // once
+//!   mnnkv_rows_scratch(&rows, parts, &bytes);                  // once for the same heads, rows, value_dim and parts
 //!   mnnkv_rows_attend(&rows, part, parts, scratch, bytes);     // on each of `parts` threads
 //!   ...                                                        // a barrier
 //!   mnnkv_rows_merge(&rows, part, parts, scratch, bytes);      // on each thread; the output is complete after all
 //!
 //! Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
 //! relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp and tanh of the
-//! system in the merge and the soft cap. K, V and queries are finite; what else they are, no memory outside is touched.
+//! system in the merge and the soft cap. K, V and queries must be finite. Otherwise the
+//! output is undefined, but no memory outside of the buffers is accessed.
 
 use super::cache::MNNKV_DTYPE_F32;
 use crate::arch::attend::rows::RowType;

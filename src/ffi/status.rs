@@ -29,8 +29,8 @@ pub const MNNKV_STALE: mnnkv_status = 7;
 pub const MNNKV_IO: mnnkv_status = 8;
 /// The system refused memory. Nothing was changed; the call may be repeated.
 pub const MNNKV_OUT_OF_MEMORY: mnnkv_status = 9;
-/// A bug in the library. Later calls on the handle return INTERNAL, and only its _destroy works; after mnnkv_session_attend, abort the
-/// step.
+/// A bug in the library. Every later call on the handle but its _destroy returns INTERNAL; after mnnkv_session_attend only the open
+/// step is lost: abort it.
 pub const MNNKV_INTERNAL: mnnkv_status = 100;
 
 /// Bytes of a text with its zero. Longer texts are cut. Thread-local storage: no allocation.

@@ -16,7 +16,7 @@
 //! kv_lossless_pending_bytes; when that is used up, nothing more is stored. begin and destroy wait for jobs that have
 //! begun, and for no others.
 //!
-//! At most kv_lossless_max_queue jobs and those of the blocks of two layers are promised at a time. Each thread keeps
+//! At most kv_lossless_max_queue jobs and those of the blocks of two layers are outstanding at a time. Each thread keeps
 //! working memory of four times the raw bytes of the largest block, until it ends or calls mnnkv_thread_trim.
 
 use crate::ffi::panic::guard_or;

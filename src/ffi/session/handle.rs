@@ -21,8 +21,8 @@
 //! mnnkv_session_trim (memory.h), and mnnkv_session_block_sums and heads.h: one thread per lane, and none while
 //! another non-const call runs.
 //! Functions with a const session run on any thread; they block while another call runs, but mnnkv_session_attend and
-//! _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only begin waits for one, when a token
-//! that it must restore is being decoded.
+//! _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only destroy waits for them, and begin when
+//! a token that it must restore is being decoded.
 
 use super::executor::{self, mnnkv_executor};
 use crate::ffi::cache::mnnkv_cache;
@@ -36,7 +36,7 @@ use crate::session::{Host, Session};
 use crate::status::{Result, bail};
 use std::ffi::c_char;
 
-/// The caches of one model and the state of their compression.
+/// The caches of one chat (one sequence) of one model, and the state of their compression. A batch needs a session for each.
 pub struct mnnkv_session {
     pub(in crate::ffi) session: Session,
 }
@@ -135,7 +135,8 @@ pub struct mnnkv_session_options {
     pub restores_heads: u32,
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     pub executor: *const mnnkv_executor,
-    /// 1 = the host calls mnnkv_session_attend (attend.h). With 0 kv_quant and kv_memory_mb have no effect, but for a warning.
+    /// 1 = the host calls mnnkv_session_attend (attend.h). With 0 kv_quant, and a budget without kv_lossless, have no effect but
+    /// a warning.
     pub attends: u32,
 }
 
@@ -179,7 +180,7 @@ pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
 }
 
 /// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...". From the first
-/// begin on it has the lengths that a budget holds: "at most 64 MB: tokens are raw up to 1,372, then ...".
+/// begin on it has the lengths that a budget holds: "at most 64 MB: tokens are raw up to 1,361, then ...".
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_outlook(
     session: *const mnnkv_session,
