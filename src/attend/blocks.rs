@@ -51,7 +51,7 @@ impl Cell {
     }
 
     /// Whether its codes are in a file alone.
-    fn is_away(&self) -> bool {
+    pub fn is_away(&self) -> bool {
         self.here.is_none() && self.offloaded.is_some()
     }
 

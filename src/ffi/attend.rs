@@ -150,7 +150,10 @@ pub unsafe extern "C" fn mnnkv_session_attend(
         };
         let step = Step {
             queries: Queries { data, ..queries },
-            is_causal: given.causal != 0,
+            is_causal: match given.causal {
+                0 | 1 => given.causal == 1,
+                other => bail!(InvalidArgument, "attend->causal is {other}; 0 or 1 expected"),
+            },
             window: Some(given.window).filter(|window| *window > 0),
             soft_cap: Some(given.soft_cap).filter(|cap| *cap != 0.0),
             sinks: match given.sinks.is_null() {

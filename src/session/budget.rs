@@ -9,11 +9,11 @@ mod holds;
 pub use holds::Holds;
 
 use super::config::MemoryRules;
-use super::layer::Layer;
+use super::layer::{CacheLengths, Layer};
 use super::offload::Offload;
 use super::pins::Pins;
 use super::{Session, State};
-use crate::attend::{self, Arrived, BLOCK, Blocks, Found, Reads};
+use crate::attend::{self, Arrived, BLOCK, Blocks, Cell, Found, Reads};
 use crate::layout::Rows;
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
@@ -330,7 +330,7 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
         all.raw_bytes += layer.raw_bytes() as u64;
         let Some(quant) = &layer.quant else { continue };
         let (blocks, kept) = (quant.blocks(), &quant.kept);
-        let heads = blocks.heads();
+        let heads = layer.rows.map_or(0, |rows| rows.heads);
         let away: usize = (0..heads).map(|head| blocks.away(head).len()).sum();
         all.block_bytes += blocks.bytes() as u64;
         all.file_tokens += (away * BLOCK / heads.max(1)) as u64;
@@ -380,6 +380,15 @@ impl Kept {
     /// The layer was reset.
     pub(super) fn reset(&mut self) {
         (self.dropped, self.swept, self.lost_before, self.failure) = (0, 0, self.lost, None);
+    }
+
+    /// A chat was loaded, of so many tokens, the blocks of some of which had been dropped.
+    pub(super) fn loaded(&mut self, blocks: &Blocks, heads: usize, CacheLengths { logical, physical }: CacheLengths) {
+        let live: u32 = blocks.list().iter().map(|placed| placed.live.count_ones()).sum();
+        let gone = (logical.saturating_sub(physical).saturating_sub(live) as usize * heads).div_ceil(BLOCK);
+        let cells = blocks.list().iter().flat_map(|placed| placed.cells.iter());
+        let is_empty = |cell: &&Cell| !cell.is_here() && !cell.is_away();
+        self.dropped = (gone + cells.filter(is_empty).count()) as u64;
     }
 
     pub(super) fn failure(&self) -> Option<&Error> {

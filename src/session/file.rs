@@ -153,7 +153,7 @@ impl Session {
             layer.eviction.take(from.eviction);
             layer.pins = from.pins;
             if let Some((quant, contents)) = layer.quant.as_mut().zip(from.quant) {
-                quant.take(contents);
+                quant.take(contents, &from.rows, from.lengths);
             }
         }
         if let Some(budget) = budget {

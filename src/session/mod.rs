@@ -221,7 +221,7 @@ impl Session {
         let added = layer.check_growth(kv_len)?;
         // The cache may be the first that the layer is given.
         if layer.attends() && quant::is_float(&cache.layout.rows()) {
-            self.attending[at].check(layer.number, queries)?;
+            self.attending[at].check(layer.number, queries, kv_len)?;
         }
 
         let keeps_first = cache.layout.rows().key == Kind::Int8;
@@ -282,17 +282,24 @@ impl Session {
 
     /// Edits a layer's history: only these logical ranges stay. Returns the physical length afterwards. On an error nothing
     /// has changed.
-    pub fn keep(&self, layer: u32, logical: &[Pair], mut cache: Cache<'_>, kv_len: u32) -> Result<u32> {
+    pub fn keep<'a>(
+        &self,
+        layer: u32,
+        logical: &[Pair],
+        cache: impl Into<Option<Cache<'a>>>,
+        kv_len: u32,
+    ) -> Result<u32> {
+        let mut cache = cache.into();
         let mut state = self.state()?;
         let State { layers, store, budget, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
-        layer.check_cache(Some(&cache), kv_len)?;
+        layer.check_cache(cache.as_ref(), kv_len)?;
 
         if layout::check_pairs(logical, layer.lengths.logical)? < layer.lengths.logical {
             let pins = layer.pins.kept(logical)?;
             let cut = layer.quant.as_mut().map(|quant| quant.cut(logical, &layer.eviction)).transpose()?;
-            layer.lengths = layer.eviction.keep(logical, &mut cache, store, layer.lengths, &pins)?;
+            layer.lengths = layer.eviction.keep(logical, cache.as_mut(), store, layer.lengths, &pins)?;
             layer.pins = pins;
             if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
                 let before = quant.blocks().other_bytes();
@@ -301,7 +308,9 @@ impl Session {
                 budget.iter_mut().for_each(|budget| budget.see_freed(freed));
             }
         }
-        layer.see(&cache);
+        if let Some(cache) = &cache {
+            layer.see(cache);
+        }
         Ok(layer.lengths.physical)
     }
 

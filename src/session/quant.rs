@@ -24,6 +24,7 @@ use crate::status::{Error, Result, bail};
 use crate::store::Store;
 use crate::sys::storage::Storage;
 use crate::sys::{Mutex, Shared, memory};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Newest tokens that stay raw, at least.
@@ -177,6 +178,8 @@ pub(super) struct OpenStep {
     /// Of the cache that begin was given.
     rows: Option<Rows>,
     round: Round,
+    /// The length of the cache that a part was given; 0 = none was.
+    attended: AtomicU32,
 }
 
 /// The open step of a layer, which threads reach without the lock of the session.
@@ -422,9 +425,13 @@ impl Quant {
         (self.pieces, self.held) = (cut.pieces, cut.held);
     }
 
-    /// Takes what a file has.
-    pub(super) fn take(&mut self, contents: Contents) {
+    /// Takes what a file has. Tokens that are in no place were dropped before it was saved.
+    pub(super) fn take(&mut self, contents: Contents, rows: &Rows, lengths: CacheLengths) {
         (self.blocks, self.pieces, self.held) = (contents.blocks, contents.pieces, contents.held);
+        if self.rules.is_bounded {
+            let blocks = self.blocks.as_deref().unwrap_or(&NONE);
+            self.kept.loaded(blocks, rows.heads, lengths);
+        }
     }
 
     /// The step that threads attend in; `None` where memory is refused.
@@ -438,7 +445,7 @@ impl Quant {
         let positions = memory::copied(positions).ok()?;
         let file = offload.and_then(Offload::source);
         let (blocks, weighs) = (self.blocks.clone(), self.rules.is_bounded);
-        Shared::new(OpenStep { blocks, file, weighs, positions, lengths, rows, round: Round::default() }).ok()
+        Shared::new(OpenStep { blocks, file, weighs, positions, lengths, rows, round: Round::default(), attended: AtomicU32::new(0) }).ok()
     }
 
     /// Counts a step that ended above the share.
@@ -514,8 +521,8 @@ impl Slot {
         }
     }
 
-    /// INVALID_ARGUMENT: if not all `queries` rows of the open step have attended.
-    pub(super) fn check(&self, layer: u32, queries: u32) -> Result<()> {
+    /// INVALID_ARGUMENT: if not all `queries` rows of the open step have attended, or to a cache of another length.
+    pub(super) fn check(&self, layer: u32, queries: u32, kv_len: u32) -> Result<()> {
         let step = self.step(layer)?;
         if queries == 0 {
             return Ok(());
@@ -523,6 +530,10 @@ impl Slot {
         let rows = step.round.rows().map_err(|error| error.within(format_args!("layer {layer}")))?;
         if rows != queries as usize {
             bail!(InvalidArgument, "{rows} of {queries} rows of layer {layer} have attended (mnnkv_session_attend)");
+        }
+        let attended = step.attended.load(Ordering::Relaxed);
+        if attended != kv_len {
+            bail!(InvalidArgument, "kv_len of layer {layer} is {kv_len}; its rows have attended to {attended}");
         }
         Ok(())
     }
@@ -578,6 +589,8 @@ impl Slot {
             logical: logical + added,
         };
         attend::attend(&tokens, step, part, &open.round, work, write)
-            .map_err(|error| error.within(format_args!("layer {layer}")))
+            .map_err(|error| error.within(format_args!("layer {layer}")))?;
+        open.attended.store(kv_len, Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Session: history and positions
 
-use super::handle::{mnnkv_session, with, with_cache};
+use super::handle::{mnnkv_session, with, with_cache_or_none};
 use crate::ffi::cache::{self, mnnkv_cache};
 use crate::ffi::given;
 use crate::ffi::panic::body;
@@ -31,7 +31,8 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
 /// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
 /// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
 /// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
-/// pending eviction is planned anew. K INT8: a chat that has tokens must not be left without one in its cache.
+/// pending eviction is planned anew. With kv_len 0 layout, key and value may be NULL: a layer whose tokens are all quantised
+/// (attend.h) may have no buffers. K INT8: a chat that has tokens must not be left without one in its cache.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_keep(
@@ -41,8 +42,10 @@ pub unsafe extern "C" fn mnnkv_session_keep(
     n_pairs: usize,
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
-    body!(with_cache(session, cache, |session, cache, kv_len| {
-        given::apart(&cache, logical_pairs, n_pairs.saturating_mul(2), "logical_pairs")?;
+    body!(with_cache_or_none(session, cache, true, |session, cache, kv_len| {
+        if let Some(cache) = &cache {
+            given::apart(cache, logical_pairs, n_pairs.saturating_mul(2), "logical_pairs")?;
+        }
         session.keep(layer, cache::pairs(logical_pairs, n_pairs, "logical_pairs")?, cache, kv_len)
     }))
 }

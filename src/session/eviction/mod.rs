@@ -301,13 +301,14 @@ impl Eviction {
     pub(super) fn keep(
         &mut self,
         logical: &[Pair],
-        cache: &mut Cache<'_>,
+        cache: Option<&mut Cache<'_>>,
         store: &mut Store,
         before: CacheLengths,
         pins: &Pins,
     ) -> Result<CacheLengths> {
         let physical = self.positions.find(logical)?;
-        if cache.layout.rows().key == Kind::Int8 && tokens(&physical) == 0 && tokens(logical) > 0 {
+        let is_int8 = cache.as_ref().is_some_and(|cache| cache.layout.rows().key == Kind::Int8);
+        if is_int8 && tokens(&physical) == 0 && tokens(logical) > 0 {
             bail!(
                 InvalidArgument,
                 "layer {} would have {} tokens in its chat and none in its cache, whose K is INT8: MNN's quantiser must \
@@ -317,7 +318,10 @@ impl Eviction {
             );
         }
         let positions = self.positions.kept(logical)?;
-        self.leave(&physical, positions, cache, store, before)?;
+        // Without a cache there are no tokens in it.
+        if let Some(cache) = cache {
+            self.leave(&physical, positions, cache, store, before)?;
+        }
         let after = CacheLengths { logical: tokens(logical), physical: tokens(&physical) };
         self.plan_anew(after, pins);
         Ok(after)

@@ -106,4 +106,22 @@ fn a_loaded_chat_is_within_the_budget() {
     assert_eq!((&memory["state"], &memory["bytes"]), (&json!("dropping"), &json!(stats.bytes)));
     assert_eq!(memory["dropped_tokens"], json!(stats.dropped_tokens));
     assert_eq!(session("{}").metrics_json().unwrap(), "{\"layers\":[]}", "no budget");
+
+    // A chat that has dropped tokens says so after a save and a load, too.
+    fn cache<'a>(layout: &'a Layout, [key, value]: &'a mut [Vec<u8>; 2]) -> Cache<'a> {
+        Cache::new(layout, key, value).unwrap()
+    }
+    let layout = &chat.layout;
+    let mut bytes = [vec![0; chat.layout.key_bytes()], vec![0; chat.layout.value_bytes()]];
+    let len = bounded.begin(0, Some(cache(layout, &mut bytes)), bounded.lengths(0).unwrap().physical).unwrap();
+    bounded.end(0, HEADS as u32, 0, cache(layout, &mut bytes), len).unwrap();
+    let disk = Disk::default();
+    let mut file = disk.create();
+    bounded.save(0, Some(cache(layout, &mut bytes)), len, &FASTEST, &mut file).unwrap();
+    file.commit().unwrap();
+    let again = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
+    again.load(None, &disk.open()).unwrap();
+    let (before, after) = (bounded.memory_stats().unwrap(), again.memory_stats().unwrap());
+    assert_eq!((after.rung, after.dropped_tokens), (Rung::Dropping, before.dropped_tokens));
+    assert!(again.warnings().unwrap().contains("has dropped tokens to hold the budget"));
 }

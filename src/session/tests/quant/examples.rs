@@ -56,9 +56,34 @@ fn steps_that_did_not_attend_are_refused_and_unharmed() {
     refused(attend(&chat, &good, (1, 3), len, DIMS), "the step has begun with 2 parts");
     refused(end(&mut chat), "part 1 of 2 has not attended");
     attend(&chat, &good, (1, 2), len, DIMS).unwrap();
+    chat.kv_len += 1;
+    refused(end(&mut chat), "its rows have attended to");
+    chat.kv_len -= 1;
     end(&mut chat).unwrap();
     refused(attend(&chat, &good, (0, 1), len, DIMS), "is not open");
     chat.step(3);
+}
+
+#[test]
+fn a_chat_whose_tokens_are_all_quantised_is_edited_without_buffers() {
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(8));
+    chat.step(300);
+    chat.begin();
+    chat.append(1);
+    chat.end(0);
+    // The first tokens go, then the newest: those between are quantised.
+    let mut keep = |pairs: &[Pair]| {
+        let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
+        *kv_len = session.keep(0, pairs, Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
+    };
+    keep(&[[SINK as i32, 301 - SINK as i32]]);
+    keep(&[[0, 100]]);
+    assert_eq!((chat.kv_len, chat.session.lengths(0).unwrap().logical), (0, 100));
+    assert_eq!(chat.session.keep(0, &[[0, 70]], None, 0).unwrap(), 0);
+    assert!(chat.session.positions(0).unwrap().is_empty());
+    assert_eq!((chat.session.metrics(None).unwrap().quant_tokens, chat.session.lengths(0).unwrap().logical), (70.0, 70));
+    let error = chat.session.keep(0, &[[0, 71]], None, 0).unwrap_err();
+    assert!(error.message().contains("70"), "{}", error.message());
 }
 
 #[test]
