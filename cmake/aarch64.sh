@@ -112,7 +112,7 @@ fi
 
 # Only the library: tests of the command line start processes outside of the emulator. Fewer random schedules, for about
 # a minute.
-MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --target aarch64-unknown-linux-gnu
+MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --target aarch64-unknown-linux-gnu --no-fail-fast
 
 configure "$out/cmake" -DMNNKV_BUILD_TESTS=ON -DCMAKE_PREFIX_PATH="$root/usr"
 "$cmake" --build "$out/cmake" --parallel "$jobs"

@@ -4,7 +4,7 @@ mod common;
 #[path = "common/lanes_reader.rs"]
 mod lanes_reader;
 
-use common::Random;
+use common::{Random, again};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{self, Decoder, Encoder, Format, Options};
 use mnnkv::status::{Result, Status};
@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::process::Command;
 
 fn encode(words: &[u8], dtype: Dtype) -> Vec<u8> {
     Encoder::new().encode(words, dtype, &Options::new(Format::Lanes)).unwrap().to_vec()
@@ -162,11 +161,7 @@ fn golden_words_are_encoded_to_the_same_bytes_at_every_level() {
         return;
     }
     let blobs = |level: &str| {
-        let program = std::env::current_exe().unwrap();
-        let run = Command::new(program)
-            .args(["--exact", "--ignored", "--nocapture", "print_checksums"])
-            .env("MNNKV_CPU_LEVEL", level)
-            .output();
+        let run = again("print_checksums").env("MNNKV_CPU_LEVEL", level).output();
         let text = String::from_utf8(run.unwrap().stdout).unwrap();
         text.lines().find_map(|line| line.split_once("checksums ")).unwrap().1.to_owned()
     };

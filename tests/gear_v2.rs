@@ -17,7 +17,7 @@ mod v1_reader;
 #[path = "common/v2_reader.rs"]
 mod v2_reader;
 
-use common::Random;
+use common::{Random, again};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{
     self, Decoder, Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation,
@@ -25,7 +25,6 @@ use mnnkv::gear::{
 use mnnkv::status::{Result, Status};
 use proptest::prelude::*;
 use samples::{samples, to_words};
-use std::process::Command;
 use xxhash_rust::xxh3::xxh3_64;
 
 fn encode(words: &[u8], dtype: Dtype, options: &Options<'_>) -> Vec<u8> {
@@ -386,16 +385,8 @@ fn print_level_and_digest() {
 fn every_cpu_level_writes_the_same_bytes() {
     let children = mnnkv::arch::available().map(|kernels| {
         let level = format!("{:?}", kernels.level).to_lowercase();
-        // Programs of another architecture need an emulator.
-        let runner = std::env::var("MNNKV_TEST_RUNNER").unwrap_or_default();
-        let test = std::env::current_exe().unwrap();
-        let mut command = runner.split_whitespace().map(Into::into).chain([test.into_os_string()]);
-        let child = Command::new(command.next().unwrap())
-            .args(command)
-            .args(["--exact", "print_level_and_digest", "--ignored", "--nocapture"])
-            .env("MNNKV_CPU_LEVEL", &level)
-            .stdout(std::process::Stdio::piped())
-            .spawn();
+        let child =
+            again("print_level_and_digest").env("MNNKV_CPU_LEVEL", &level).stdout(std::process::Stdio::piped()).spawn();
         (level, child.unwrap())
     });
     let digests = children.collect::<Vec<_>>().into_iter().map(|(level, child)| {

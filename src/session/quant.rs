@@ -445,7 +445,17 @@ impl Quant {
         let positions = memory::copied(positions).ok()?;
         let file = offload.and_then(Offload::source);
         let (blocks, weighs) = (self.blocks.clone(), self.rules.is_bounded);
-        Shared::new(OpenStep { blocks, file, weighs, positions, lengths, rows, round: Round::default(), attended: AtomicU32::new(0) }).ok()
+        Shared::new(OpenStep {
+            blocks,
+            file,
+            weighs,
+            positions,
+            lengths,
+            rows,
+            round: Round::default(),
+            attended: AtomicU32::new(0),
+        })
+        .ok()
     }
 
     /// Counts a step that ended above the share.

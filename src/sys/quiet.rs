@@ -55,8 +55,8 @@ pub(crate) fn quietly<T>(body: impl FnOnce() -> T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::common::again;
     use std::panic::catch_unwind;
-    use std::process::Command;
 
     fn fail(text: &'static str) -> bool {
         catch_unwind(|| panic!("{text}")).is_err()
@@ -74,8 +74,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "starts a process")]
     fn panics_are_silent_inside_and_reach_the_previous_hook_outside() {
-        let own = ["--exact", "sys::quiet::tests::panics_in_a_process_of_its_own", "--ignored", "--nocapture"];
-        let run = Command::new(std::env::current_exe().unwrap()).args(own).env("RUST_BACKTRACE", "0").output().unwrap();
+        let name = "sys::quiet::tests::panics_in_a_process_of_its_own";
+        let run = again(name).env("RUST_BACKTRACE", "0").output().unwrap();
         let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
         assert!(run.status.success() && out.contains("1 passed"), "{out}{err}");
         assert_eq!(err.matches("panicked at").count(), 1, "{err}");

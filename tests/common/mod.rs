@@ -1,9 +1,11 @@
 //! Test data and random numbers of tests and benchmarks.
 #![allow(dead_code, unused_imports)]
 
+mod again;
 mod noise;
 mod random;
 
+pub use again::again;
 pub use noise::Noise;
 pub use random::Random;
 use std::path::PathBuf;
