@@ -97,7 +97,9 @@ public:
     void clear() {
 #if STEP >= 3
         // Engine::clear
-        std::fill(gaps_, gaps_ + layers, 0);
+        for (auto& places : places_) {
+            places.clear();
+        }
         if (session_) {
             ok(session_.reset_all());
             open_ = layers;
@@ -118,6 +120,7 @@ public:
                 if (!keep(layer, 0, length, 0, 0)) {
                     return false;
                 }
+                places_[layer].resize(length);
                 continue;
             }
 #endif
@@ -169,9 +172,10 @@ public:
 #if STEP >= 2
     // Engine, for its tests
     mnnkv::session& session() { return session_; }
+    mnnkv_status code() const { return code_; }
 #endif
 
-#if STEP >= 5
+#if STEP >= 3
     // Engine::positions: where the tokens of a cache are in the chat, as (offset, length) in the order of the cache
     std::vector<std::int32_t> positions(std::uint32_t layer) {
         std::vector<std::int32_t> pairs;
@@ -224,37 +228,47 @@ public:
         }
         Tokens tokens = chat;
         tokens.push_back(next_);
+        std::vector<std::uint32_t> places;
+        for (const auto& of_layer : places_) {
+            places.insert(places.end(), of_layer.begin(), of_layer.end());
+        }
         return ok(file.put("tokens", tokens.data(), tokens.size() * sizeof(Token))) &&
-               ok(file.put("gaps", gaps_, sizeof gaps_)) && ok(file.commit());
+               ok(file.put("places", places.data(), places.size() * sizeof places[0])) && ok(file.commit());
     }
 
-    // Engine::load: in place of the chat
+    // Engine::load: in place of the chat. False: the chat is as before
     bool load(const mnnkv::snapshot& file) {
-        std::vector<char> bytes;
-        if (!ok(file.section("tokens", bytes)) || bytes.size() < sizeof(Token)) {
+        std::vector<char> bytes, places;
+        if (!ok(file.section("tokens", bytes)) || bytes.size() < sizeof(Token) || !ok(file.section("places", places))) {
             return false;
         }
-        chat.resize(bytes.size() / sizeof(Token));
-        std::memcpy(chat.data(), bytes.data(), chat.size() * sizeof(Token));
-        next_ = chat.back();
-        chat.pop_back();
-        if (!ok(file.section("gaps", bytes)) || bytes.size() != sizeof gaps_) {
+        Tokens tokens(bytes.size() / sizeof(Token));
+        std::memcpy(tokens.data(), bytes.data(), tokens.size() * sizeof(Token));
+        const Token next = tokens.back();
+        tokens.pop_back();
+        const std::size_t row = tokens.size() * sizeof places_[0][0];
+        if (places.size() != layers * row) {
             return false;
         }
-        std::memcpy(gaps_, bytes.data(), sizeof gaps_);
         if (!ok(file.load(session_))) {
 #if STEP >= 9
             // Engine::load, where layers are damaged
             if (is_lost()) {
+                chat.swap(tokens);
+                next_ = next;
                 return read_again();
             }
 #endif
-            return false;
+            return false;  // no layer has changed
         }
+        chat.swap(tokens);
+        next_ = next;
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             std::uint32_t logical = 0;
             caches_[layer].release();
             ok(session_.lengths(layer, logical, caches_[layer].length));
+            places_[layer].resize(chat.size());
+            std::memcpy(places_[layer].data(), places.data() + layer * row, row);
         }
         return true;
     }
@@ -307,7 +321,10 @@ private:
         // Engine::attention, before it appends
         mnnkv_cache view = cache.view();
         if (session_ && !begin(layer, view)) {
-            return false;
+            if (code_ != MNNKV_INVALID_ARGUMENT || layer > 0 || !chat.empty()) {
+                return false;
+            }
+            session_.reset();  // a budget that is too small for the model: the engine runs as before
         }
 #endif
         const std::uint32_t past = cache.length, total = past + rows;
@@ -318,7 +335,9 @@ private:
             float position = static_cast<float>(chat.size() + row);  // in the chat, not in the cache
 #if STEP >= 3
             // Engine::attention, after the position of a row
-            position += static_cast<float>(gaps_[layer]);
+            if (session_) {
+                position = static_cast<float>((places_[layer].empty() ? 0 : places_[layer].back() + 1) + row);
+            }
 #endif
             model_.project(layer, &x_[row * hidden], position, &queries_[row * query_heads * dims], k, v);
             cache.append(k, v);
@@ -421,6 +440,12 @@ private:
             return false;
         }
 #endif
+#if STEP >= 3
+        // Engine::attention, after its end
+        for (std::uint32_t row = 0; row < rows && session_; ++row) {
+            places_[layer].push_back(places_[layer].empty() ? 0 : places_[layer].back() + 1);
+        }
+#endif
         return true;
     }
 
@@ -465,9 +490,6 @@ private:
 #if STEP >= 3
     // Engine::keep: two ranges of the chat stay
     bool keep(std::uint32_t layer, std::uint32_t a, std::uint32_t a_count, std::uint32_t b, std::uint32_t b_count) {
-        if (caches_[layer].length == 0) {
-            return true;  // there may be no memory yet
-        }
         std::vector<std::int32_t> pairs;
         if (a_count > 0) {
             pairs.insert(pairs.end(), {std::int32_t(a), std::int32_t(a_count)});
@@ -482,7 +504,8 @@ private:
             return false;
         }
 #endif
-        mnnkv_cache view = caches_[layer].view();
+        // Without tokens in the cache there may be no memory yet.
+        mnnkv_cache view = caches_[layer].length > 0 ? caches_[layer].view() : mnnkv::make<mnnkv_cache>();
         if (!ok(session_.keep(layer, pairs.data(), pairs.size() / 2, view))) {
             return false;
         }
@@ -494,25 +517,29 @@ private:
 #if STEP >= 3
     // Engine::shift: turns keys in an open step, and says which
     bool shift(std::uint32_t layer, std::uint32_t first, std::uint32_t count) {
-        if (session_.attends(layer)) {
-            gaps_[layer] += count;  // keys in 8 bits keep their rotation, so all do, and later tokens follow them
-            return true;
-        }
         Cache& cache = caches_[layer];
+        std::vector<std::uint32_t>& places = places_[layer];
+        places.erase(places.begin() + first, places.begin() + first + count);
+        if (!cache.reserve(std::max<std::uint32_t>(cache.length, 1))) {
+            error = "out of memory";
+            return false;
+        }
         mnnkv_cache view = cache.view();
         if (!begin(layer, view)) {
             return false;
         }
-        std::vector<std::int32_t> runs = {0, std::int32_t(cache.length)};  // (position, count), slot after slot
+        if (session_.attends(layer)) {
+            return end(layer, 0, view);  // keys in 8 bits keep their rotation, so all do, and later tokens follow them
+        }
+        for (std::size_t i = first; i < places.size(); ++i) {
+            places[i] -= count;
+        }
+        const std::vector<std::int32_t> runs = positions(layer);  // (position, count), slot after slot
 #if STEP >= 4
         // Engine::shift, behind begin: keys are written in the cache
         if (!ok(session_.restore(layer, 0, 0, kv_heads, view))) {
             return false;
         }
-#endif
-#if STEP >= 5
-        // Engine::shift: slots and positions are no longer the same
-        runs = positions(layer);
 #endif
         std::uint32_t slot = 0;
         for (std::size_t i = 0; i < runs.size(); i += 2) {
@@ -610,7 +637,7 @@ private:
 #endif
 #if STEP >= 3
     // Engine, its members
-    std::uint32_t gaps_[layers] = {};  // positions that tokens of a layer have left out
+    std::vector<std::uint32_t> places_[layers];  // the positions of a layer's keys, one for each token of the chat
 #endif
 };
 

@@ -95,6 +95,7 @@ void print(const char* name, Engine& engine, const Tokens& said) {
 
 #if STEP >= 2
 const std::string quant = R"("kv_quant": "k8v4")";
+const std::string memory = R"("kv_memory_mb": 2)";
 const std::string store = R"("kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
     "kv_lossless_runtime_mode": "store", "kv_lossless_front_n": 8, "kv_lossless_block_tokens": 64,
     "kv_lossless_hot_recent_tokens": 64, "kv_lossless_async_threads": 0)";
@@ -238,6 +239,21 @@ int main(int argc, char** argv) {
     Engine without(model), other(model, "{}");
     require(conversation(other, false) == conversation(without, false),
             "without kv_quant the engine attends itself, and says the same, token by token");
+    Engine whole(model), bounded(model, "{" + memory + "}");
+    for (Engine* engine : {&whole, &bounded}) {
+        must(engine->read(story(1000, 1)), engine->error);
+    }
+    is_near(whole, bounded);
+    mnnkv_memory_stats stats = mnnkv::make<mnnkv_memory_stats>();
+    must(bounded.session().memory(stats));
+    std::printf("%.2f MB of %.2f, state %u; raw up to %u tokens, in 8 and 4 bits up to %u\n",
+                static_cast<double>(stats.bytes) / 1e6, static_cast<double>(stats.budget_bytes) / 1e6, stats.state,
+                static_cast<unsigned>(stats.raw_tokens), static_cast<unsigned>(stats.quantised_tokens));
+    require(stats.bytes <= 2000000 && stats.state == MNNKV_MEMORY_QUANTISED, "a budget holds");
+    Engine refused(model, R"({"kv_memory_bytes": 1000})");
+    Engine again(model);
+    require(conversation(refused, false) == conversation(again, false) && !refused.session(),
+            "with a budget that is too small for the model the engine runs as before");
 #endif
 
 #if STEP == 3 || STEP == 4
@@ -270,6 +286,21 @@ int main(int argc, char** argv) {
     }
     is_near(raw, small);
     is_small(small, 0.55);  // a block keeps the bytes of tokens that an edit removes
+    Engine bounded(model, "{" + memory + "}");
+    for (Engine* engine : {&plain, &small, &bounded}) {
+        engine->clear();
+        // Nor are positions of a part that is forgotten left out behind a rollback to before it. In the end each token is away
+        // from the caches, which no edit may miss.
+        must(engine->read(story(700, 1)) && engine->forget(300, 100) && engine->rollback(250), engine->error);
+        must(engine->read(story(70, 2)), engine->error);
+    }
+    is_near(plain, small);
+    must(plain.rollback(320) && bounded.read(story(100, 5)) && bounded.rollback(320), bounded.error);
+    is_near(plain, bounded);
+    must(small.forget(0, 20) && small.rollback(200) && small.rollback(100), small.error);
+    std::uint32_t logical = 0, physical = 0;
+    must(small.session().lengths(layers - 1, logical, physical));
+    require(logical == 100 && physical == 0, "a layer without a token in its cache is edited as others");
 #endif
 
 #if STEP == 4
@@ -367,6 +398,13 @@ int main(int argc, char** argv) {
     resumed.clear();
     must(small.answer(40, 3, said) && again.answer(40, 3, resumed), again.error);
     require(said == resumed, "so does a chat in 8 and 4 bits");
+    Engine store_host(model, "{" + store + "}"), same(model, "{" + store + "}");
+    must(conversation(store_host, true) == conversation(same, true), "chats differ");
+    require(!store_host.load(file) && store_host.code() == MNNKV_UNSUPPORTED, "a session without it refuses the file");
+    said.clear();
+    resumed.clear();
+    must(store_host.answer(40, 3, said) && same.answer(40, 3, resumed), same.error);
+    require(said == resumed, "and goes on with its own chat");
     file.reset();
     std::remove(path);
 #endif
