@@ -82,7 +82,7 @@ TEST(Budget, OneBelowTheFloorIsRefusedAndItsMessageHasOneThatWorks) {
     cache.layout = &layout;
     cache.key = key.data();
     cache.value = value.data();
-    EXPECT_TRUE(refuses(bad, "the budget is 0.1 MB (kv_memory_mb); at least ", [&] { return below.session.begin(0, cache).code(); }));
+    EXPECT_TRUE(refuses(bad, "the budget is 0.1 MB (kv_memory_mb or kv_memory_bytes); at least ", [&] { return below.session.begin(0, cache).code(); }));
     const std::string text = mnnkv_last_error();
     const double least = std::atof(text.c_str() + text.find("at least ") + 9);
     ASSERT_GT(least, 0.1) << text;

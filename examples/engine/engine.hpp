@@ -232,8 +232,12 @@ public:
         for (const auto& of_layer : places_) {
             places.insert(places.end(), of_layer.begin(), of_layer.end());
         }
-        return ok(file.put("tokens", tokens.data(), tokens.size() * sizeof(Token))) &&
-               ok(file.put("places", places.data(), places.size() * sizeof places[0])) && ok(file.commit());
+        if (!ok(file.put("tokens", tokens.data(), tokens.size() * sizeof(Token))) ||
+            !ok(file.put("places", places.data(), places.size() * sizeof places[0])) || !ok(file.commit())) {
+            (void)mnnkv_snapshot_discard(file.get());
+            return false;
+        }
+        return true;
     }
 
     // Engine::load: in place of the chat. False: the chat is as before

@@ -45,19 +45,21 @@ extern "C" {
 /// Some were dropped.
 #define MNNKV_MEMORY_DROPPING 3
 
-/// The memory of a session's caches: bytes as of now, counts since create.
+/// The memory of a session's caches: bytes as of now, counts since create. Not counted: lists of the session and what threads and
+/// the allocator keep, some 2 MB in all.
 typedef struct mnnkv_memory_stats {
     uint32_t struct_size;
     /// MNNKV_MEMORY_*: the furthest of any layer now; DROPPING until its reset.
     uint32_t state;
     /// The budget; 0 = none.
     uint64_t budget_bytes;
-    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; 0 before the first begin.
+    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits, with steps of one token; 0 before the first begin. The raw
+    /// tokens of a step are of the same share: with long chunks a small budget holds fewer.
     uint64_t raw_tokens;
     uint64_t quantised_tokens;
     /// raw_bytes + block_bytes + working_bytes.
     uint64_t bytes;
-    /// Raw tokens in the host's buffers.
+    /// Raw tokens in the host's buffers; of a layer that was loaded or parked, those that its next begin writes there.
     uint64_t raw_bytes;
     /// Blocks, and what is known of those in the file.
     uint64_t block_bytes;
@@ -78,7 +80,7 @@ typedef struct mnnkv_memory_stats {
     uint64_t failed_writes;
     uint64_t failed_reads;
     uint64_t lost;
-    /// Steps of a layer that ended above its share, a prompt's chunk aside.
+    /// Steps of up to 64 tokens that ended above the share of their layer; a chunk of more may exceed it.
     uint64_t over_steps;
     /// Nanoseconds that attending threads waited for the file.
     uint64_t wait_ns;

@@ -108,7 +108,7 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session,
 /// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
-/// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
+/// INVALID_ARGUMENT: if kv_len is below that of begin, above max_tokens, or not the one that the step has attended with
 /// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
@@ -139,7 +139,8 @@ mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 /// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
 /// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
 /// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
-/// pending eviction is planned anew. K INT8: a chat that has tokens must not be left without one in its cache.
+/// pending eviction is planned anew. With kv_len 0 layout, key and value may be NULL: a layer whose tokens are all quantised
+/// (attend.h) may have no buffers. K INT8: a chat that has tokens must not be left without one in its cache.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
 mnnkv_status mnnkv_session_keep(mnnkv_session *session,
                                 uint32_t layer,

@@ -38,7 +38,8 @@ pub const MNNKV_MEMORY_FILE: u32 = 2;
 /// Some were dropped.
 pub const MNNKV_MEMORY_DROPPING: u32 = 3;
 
-/// The memory of a session's caches: bytes as of now, counts since create.
+/// The memory of a session's caches: bytes as of now, counts since create. Not counted: lists of the session and what threads and
+/// the allocator keep, some 2 MB in all.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_memory_stats {
@@ -47,12 +48,13 @@ pub struct mnnkv_memory_stats {
     pub state: u32,
     /// The budget; 0 = none.
     pub budget_bytes: u64,
-    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; 0 before the first begin.
+    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits, with steps of one token; 0 before the first begin. The raw
+    /// tokens of a step are of the same share: with long chunks a small budget holds fewer.
     pub raw_tokens: u64,
     pub quantised_tokens: u64,
     /// raw_bytes + block_bytes + working_bytes.
     pub bytes: u64,
-    /// Raw tokens in the host's buffers.
+    /// Raw tokens in the host's buffers; of a layer that was loaded or parked, those that its next begin writes there.
     pub raw_bytes: u64,
     /// Blocks, and what is known of those in the file.
     pub block_bytes: u64,
@@ -73,7 +75,7 @@ pub struct mnnkv_memory_stats {
     pub failed_writes: u64,
     pub failed_reads: u64,
     pub lost: u64,
-    /// Steps of a layer that ended above its share, a prompt's chunk aside.
+    /// Steps of up to 64 tokens that ended above the share of their layer; a chunk of more may exceed it.
     pub over_steps: u64,
     /// Nanoseconds that attending threads waited for the file.
     pub wait_ns: u64,

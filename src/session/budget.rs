@@ -225,10 +225,11 @@ impl Budget {
         if self.rules.bytes < holds.least_bytes {
             bail!(
                 InvalidArgument,
-                "the budget is {} MB (kv_memory_mb); at least {:.1} expected: each of {layers} layers has {least_raw} raw tokens of {} bytes, and \
-                 {LEAST_BLOCKS} blocks",
+                "the budget is {} MB (kv_memory_mb or kv_memory_bytes); at least {:.1} expected: working memory takes {:.1}, and \
+                 each of {layers} layers has {least_raw} raw tokens of {} bytes, and {LEAST_BLOCKS} blocks",
                 self.rules.bytes as f64 / 1e6,
                 (holds.least_bytes as f64 / 1e5).ceil() / 10.0,
+                working.max(LEAST_WORKING) as f64 / 1e6,
                 rows.key_bytes(1) + rows.value_bytes(1)
             );
         }

@@ -32,7 +32,7 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
-/// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
+/// INVALID_ARGUMENT: if kv_len is below that of begin, above max_tokens, or not the one that the step has attended with
 /// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
