@@ -4,7 +4,9 @@ use super::found::{Found, Shares};
 use crate::arch::attend::Running;
 use crate::status::{Error, Result, bail};
 use crate::sys::{Mutex, MutexGuard, memory};
+use std::fmt;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// Most parts of a step.
 pub const MOST_PARTS: u32 = 64;
@@ -22,6 +24,25 @@ pub(super) struct Partial {
     pub(super) shares: Shares,
 }
 
+/// What all parts of a round must have alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RoundShape {
+    pub(super) rows: usize,
+    /// Query heads.
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) dims: usize,
+    /// The length of the cache.
+    pub(super) kv_len: usize,
+}
+
+impl fmt::Display for RoundShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RoundShape { heads, kv_heads, dims, kv_len, .. } = self;
+        write!(f, "{heads} heads, {kv_heads} KV heads of {dims} and kv_len {kv_len}")
+    }
+}
+
 /// The parts of one step that have ended.
 #[derive(Default)]
 pub struct Round(Mutex<Ended>);
@@ -32,49 +53,57 @@ struct Ended {
     parts: u32,
     begun: u64,
     ended: u64,
-    rows: usize,
+    shape: RoundShape,
     partials: Vec<Partial>,
-    /// Rows of all rounds that are complete.
+    /// Rows of all rounds that are complete, and the longest cache that they have attended to.
     done: usize,
+    kv_len: usize,
+    /// When parts of the round under way end to wait for a file.
+    deadline: Option<Instant>,
     found: Found,
 }
 
 impl Round {
-    /// Rows of the rounds that are complete.
+    /// Rows of the rounds that are complete, and the longest cache that they have attended to.
     /// INVALID_ARGUMENT: if a round is not.
-    pub fn rows(&self) -> Result<usize> {
+    pub fn done(&self) -> Result<(usize, usize)> {
         let ended = self.lock()?;
         if ended.parts > 0 {
             let missing = (!ended.ended).trailing_zeros();
             bail!(InvalidArgument, "part {missing} of {} has not attended", ended.parts);
         }
-        Ok(ended.done)
+        Ok((ended.done, ended.kv_len))
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Ended>> {
         self.0.lock().map_err(|_| Error::out_of_service("the step"))
     }
 
-    /// A part begins.
-    pub(super) fn begin(&self, (part, parts): (u32, u32), rows: usize) -> Result<()> {
+    /// A part begins, of a round that waits so long for a file. Returns when the wait is over.
+    pub(super) fn begin(&self, (part, parts): (u32, u32), shape: RoundShape, wait: Duration) -> Result<Instant> {
         let mut now = self.lock()?;
         if now.parts == 0 {
             memory::reserve(&mut now.partials, parts as usize)?;
-            (now.parts, now.rows, now.begun, now.ended) = (parts, rows, 0, 0);
+            (now.parts, now.shape, now.begun, now.ended) = (parts, shape, 0, 0);
+            now.deadline = None;
         }
-        if (parts, rows) != (now.parts, now.rows) {
+        if (parts, shape.rows) != (now.parts, now.shape.rows) {
             bail!(
                 InvalidArgument,
-                "parts is {parts} and rows {rows}; the step has begun with {} parts and {} rows",
+                "parts is {parts} and rows {}; the step has begun with {} parts and {} rows",
+                shape.rows,
                 now.parts,
-                now.rows
+                now.shape.rows
             );
+        }
+        if shape != now.shape {
+            bail!(InvalidArgument, "a part has {shape}; the step has begun with {}", now.shape);
         }
         if now.begun >> part & 1 == 1 {
             bail!(InvalidArgument, "part {part} of {parts} is given twice");
         }
         now.begun |= 1 << part;
-        Ok(())
+        Ok(*now.deadline.get_or_insert_with(|| Instant::now() + wait))
     }
 
     /// A part has failed; it may be given again.
@@ -99,7 +128,8 @@ impl Round {
         if now.ended.count_ones() < now.parts {
             return Ok(Vec::new());
         }
-        now.done += now.rows;
+        now.done += now.shape.rows;
+        now.kv_len = now.kv_len.max(now.shape.kv_len);
         now.parts = 0;
         Ok(std::mem::take(&mut now.partials))
     }
@@ -125,6 +155,10 @@ mod model {
     use loom::sync::Arc;
     use loom::thread;
 
+    fn rows(rows: usize) -> RoundShape {
+        RoundShape { rows, ..RoundShape::default() }
+    }
+
     fn partial(part: u32) -> Option<Partial> {
         Some(Partial { running: Vec::new(), sums: vec![part as f32], shares: Shares::default() })
     }
@@ -137,18 +171,18 @@ mod model {
                 .map(|part| {
                     let round = round.clone();
                     thread::spawn(move || {
-                        round.begin((part, 3), 1).unwrap();
+                        round.begin((part, 3), rows(1), Duration::ZERO).unwrap();
                         round.end(part, partial(part), Found::default()).unwrap().len()
                     })
                 })
                 .collect();
-            round.begin((2, 3), 1).unwrap();
+            round.begin((2, 3), rows(1), Duration::ZERO).unwrap();
             let own = round.end(2, partial(2), Found::default()).unwrap().len();
             let mut all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
             all.push(own);
             all.sort_unstable();
             assert_eq!(all, [0, 0, 3]);
-            assert_eq!(round.rows().unwrap(), 1);
+            assert_eq!(round.done().unwrap().0, 1);
         });
     }
 
@@ -159,17 +193,17 @@ mod model {
             let other = {
                 let round = round.clone();
                 thread::spawn(move || {
-                    round.begin((1, 2), 4).unwrap();
+                    round.begin((1, 2), rows(4), Duration::ZERO).unwrap();
                     round.end(1, partial(1), Found::default()).unwrap().len()
                 })
             };
-            round.begin((0, 2), 4).unwrap();
+            round.begin((0, 2), rows(4), Duration::ZERO).unwrap();
             round.failed(0).unwrap();
             // Where the other has not begun, the round begins anew.
-            round.begin((0, 2), 4).unwrap();
+            round.begin((0, 2), rows(4), Duration::ZERO).unwrap();
             let own = round.end(0, partial(0), Found::default()).unwrap().len();
             assert_eq!(own + other.join().unwrap(), 2);
-            assert_eq!(round.rows().unwrap(), 4);
+            assert_eq!(round.done().unwrap().0, 4);
         });
     }
 
@@ -179,11 +213,11 @@ mod model {
             let round = Arc::new(Round::default());
             let other = {
                 let round = round.clone();
-                thread::spawn(move || round.begin((0, 2), 1).is_ok())
+                thread::spawn(move || round.begin((0, 2), rows(1), Duration::ZERO).is_ok())
             };
-            let own = round.begin((0, 2), 1).is_ok();
+            let own = round.begin((0, 2), rows(1), Duration::ZERO).is_ok();
             assert!(own != other.join().unwrap());
-            assert!(round.rows().is_err());
+            assert!(round.done().is_err());
         });
     }
 }

@@ -9,7 +9,7 @@ use super::blocks::Blocks;
 use super::found::{Found, Shares};
 use super::offload::{ReadWork, Source};
 use super::queries::Queries;
-use super::round::{MOST_PARTS, Partial, Round, share};
+use super::round::{MOST_PARTS, Partial, Round, RoundShape, share};
 use crate::arch;
 use crate::arch::attend::{AttendKernels, BLOCK, Running, Scratch, finish, sums_len};
 use crate::arch::estimates::LANES;
@@ -17,7 +17,7 @@ use crate::dtype::convert::{Endian, first_not_finite, widen};
 use crate::layout::{CacheRef, Pair};
 use crate::status::{Result, bail};
 use crate::sys::memory;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Steps of more rows decode blocks to f32.
 pub(super) const FEW_ROWS: usize = 16;
@@ -175,10 +175,18 @@ pub fn attend(
     write: &mut dyn FnMut(usize, usize, &[f32]),
 ) -> Result<()> {
     step.check(tokens, (part, parts))?;
-    round.begin((part, parts), step.queries.rows)?;
+    let shape = RoundShape {
+        rows: step.queries.rows,
+        heads: step.queries.heads,
+        kv_heads: tokens.kv_heads(),
+        dims: step.queries.dims,
+        kv_len: tokens.raw,
+    };
+    let wait = tokens.source.map_or(Duration::ZERO, |source| source.wait * step.queries.rows as u32);
+    let deadline = round.begin((part, parts), shape, wait)?;
     let run = Run { tokens, step, kernels: arch::attend_kernels(), group: step.queries.heads / tokens.kv_heads() };
     work.found = Found::default();
-    let partial = match run.part(part as usize, parts as usize, work, write) {
+    let partial = match run.part((part as usize, parts as usize), deadline, work, write) {
         Ok(partial) => partial,
         Err(error) => {
             round.failed(part)?;
@@ -242,14 +250,12 @@ impl Run<'_> {
     /// Folds a part. Returns what is to be merged with other parts.
     fn part(
         &self,
-        part: usize,
-        parts: usize,
+        (part, parts): (usize, usize),
+        deadline: Instant,
         work: &mut Work,
         write: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<Option<Partial>> {
         let (heads, tiles, rows) = (self.tokens.kv_heads(), self.tokens.raw_tiles(), self.step.queries.rows);
-        let wait = self.tokens.source.map_or(Default::default(), |source| source.wait * rows as u32);
-        let deadline = Instant::now() + wait;
         if rows > FEW_ROWS {
             let most = (UNIT_QUERIES / self.group).max(1);
             let units = rows.div_ceil(most);

@@ -465,7 +465,7 @@ proptest! {
             let mut write = |row: usize, head: usize, x: &[f32]| output[(row * heads + head) * dims..][..dims].copy_from_slice(x);
             attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
         }
-        prop_assert_eq!(round.rows().unwrap(), rows);
+        prop_assert_eq!(round.done().unwrap().0, rows);
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
             let query = &queries[(row * heads + head) * dims..][..dims];
             let (own, all) = (logical - rows + row, &chat.numbers[head / GROUP]);

@@ -24,7 +24,6 @@ use crate::status::{Error, Result, bail};
 use crate::store::Store;
 use crate::sys::storage::Storage;
 use crate::sys::{Mutex, Shared, memory};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Newest tokens that stay raw, at least.
@@ -178,8 +177,6 @@ pub(super) struct OpenStep {
     /// Of the cache that begin was given.
     rows: Option<Rows>,
     round: Round,
-    /// The length of the cache that a part was given; 0 = none was.
-    attended: AtomicU32,
 }
 
 /// The open step of a layer, which threads reach without the lock of the session.
@@ -187,6 +184,7 @@ pub(super) struct OpenStep {
 pub(super) struct Slot(Mutex<Option<Option<Shared<OpenStep>>>>);
 
 /// The quantised tokens that a file has.
+#[derive(Default)]
 pub(super) struct Contents {
     blocks: Option<Shared<Blocks>>,
     pieces: Vec<Option<(u32, u64)>>,
@@ -445,17 +443,7 @@ impl Quant {
         let positions = memory::copied(positions).ok()?;
         let file = offload.and_then(Offload::source);
         let (blocks, weighs) = (self.blocks.clone(), self.rules.is_bounded);
-        Shared::new(OpenStep {
-            blocks,
-            file,
-            weighs,
-            positions,
-            lengths,
-            rows,
-            round: Round::default(),
-            attended: AtomicU32::new(0),
-        })
-        .ok()
+        Shared::new(OpenStep { blocks, file, weighs, positions, lengths, rows, round: Round::default() }).ok()
     }
 
     /// Counts a step that ended above the share.
@@ -537,12 +525,11 @@ impl Slot {
         if queries == 0 {
             return Ok(());
         }
-        let rows = step.round.rows().map_err(|error| error.within(format_args!("layer {layer}")))?;
+        let (rows, attended) = step.round.done().map_err(|error| error.within(format_args!("layer {layer}")))?;
         if rows != queries as usize {
             bail!(InvalidArgument, "{rows} of {queries} rows of layer {layer} have attended (mnnkv_session_attend)");
         }
-        let attended = step.attended.load(Ordering::Relaxed);
-        if attended != kv_len {
+        if attended != kv_len as usize {
             bail!(InvalidArgument, "kv_len of layer {layer} is {kv_len}; its rows have attended to {attended}");
         }
         Ok(())
@@ -599,8 +586,6 @@ impl Slot {
             logical: logical + added,
         };
         attend::attend(&tokens, step, part, &open.round, work, write)
-            .map_err(|error| error.within(format_args!("layer {layer}")))?;
-        open.attended.store(kv_len, Ordering::Relaxed);
-        Ok(())
+            .map_err(|error| error.within(format_args!("layer {layer}")))
     }
 }

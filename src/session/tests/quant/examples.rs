@@ -33,11 +33,11 @@ fn steps_that_did_not_attend_are_refused_and_unharmed() {
     let attend = |chat: &Chat, data: &[u8], part: (u32, u32), kv_len: u32, dims: usize| -> Result<()> {
         let queries = Queries {
             dtype: Dtype::F32,
-            heads: HEADS,
+            heads: data.len() / (DIMS * 4),
             rows: 1,
             dims,
             head_stride: DIMS * 4,
-            row_stride: HEADS * DIMS * 4,
+            row_stride: data.len(),
             scale: 0.0,
             data,
         };
@@ -52,6 +52,7 @@ fn steps_that_did_not_attend_are_refused_and_unharmed() {
     refused(attend(&chat, &good, (0, 2), len - 2, DIMS), "or more expected, as begin left it");
     refused(attend(&chat, &good, (0, 2), len, DIMS - 8), "dims; the cache has");
     attend(&chat, &good, (0, 2), len, DIMS).unwrap();
+    refused(attend(&chat, &good[..KV_HEADS * DIMS * 4], (1, 2), len, DIMS), "a part has");
     refused(attend(&chat, &good, (0, 2), len, DIMS), "part 0 of 2 is given twice");
     refused(attend(&chat, &good, (1, 3), len, DIMS), "the step has begun with 2 parts");
     refused(end(&mut chat), "part 1 of 2 has not attended");
