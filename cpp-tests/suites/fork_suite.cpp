@@ -66,6 +66,53 @@ TEST_P(fork_suite, a_child_destroys_a_session_of_its_parent) {
     }
 }
 
+TEST(ForkedFiles, AChildLeavesFilesOfItsParentAsTheyAre) {
+    const std::string path = temp_path("fork.chat"), blocks = temp_path("fork.blocks");
+    mnnkv_snapshot_options options = mnnkv::make<mnnkv_snapshot_options>();
+    options.path = path.c_str();
+    options.access = MNNKV_SNAPSHOT_APPEND;
+    mnnkv::snapshot file, other;
+    ASSERT_TRUE(ok(file.create(options).code()));
+    const std::string one(3000, '1'), two(3000, '2');
+    ASSERT_TRUE(ok(file.put("one", one.data(), one.size()).code()) && ok(file.commit().code()));
+    ASSERT_TRUE(ok(file.put("two", two.data(), two.size()).code()));
+    expect_silent_end(in_child([&] { file.reset(); }));
+    EXPECT_EQ(other.open(options).code(), MNNKV_BUSY) << "the parent still has its lock";
+    ASSERT_TRUE(ok(file.commit().code()));
+    file.reset();
+    ASSERT_TRUE(ok(file.open(options).code()));
+    std::vector<char> found;
+    EXPECT_TRUE(ok(file.section("two", found).code()) && std::string(found.begin(), found.end()) == two);
+    file.reset();
+    std::remove(path.c_str());
+
+    SEEDED_DICE(random, 1704);
+    mnnkv_session_options how = mnnkv::make<mnnkv_session_options>();
+    const std::string config = "{\"kv_memory_bytes\": 900000, \"kv_memory_file\": \"" + blocks + "\"}";
+    how.layers = how.lanes = how.attends = 1;
+    how.config_json = config.data();
+    how.config_len = config.size();
+    mnnkv::session session;
+    ASSERT_TRUE(ok(session.create(how).code()));
+    const mnnkv_layout layout = make_layout(pack_modes[7], 2, 64, 4096, 64);
+    const packed_model model(layout);
+    bytes key(model.key_bytes()), value(model.value_bytes());
+    mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+    cache.layout = &layout;
+    cache.key = key.data();
+    cache.value = value.data();
+    for (int step = 0; step < 200; ++step) {
+        ASSERT_TRUE(ok(session.begin(0, cache).code()));
+        cache.kv_len += 64;
+        ASSERT_TRUE(ok(session.end(0, 4, 0, cache).code()));
+    }
+    ASSERT_EQ(::access(blocks.c_str(), F_OK), 0) << "blocks are in the file";
+    expect_silent_end(in_child([&] { session.reset(); }));
+    EXPECT_EQ(::access(blocks.c_str(), F_OK), 0);
+    session.reset();
+    EXPECT_NE(::access(blocks.c_str(), F_OK), 0);
+}
+
 TEST_P(fork_suite, a_child_destroys_a_store_of_its_parent) {
     mnnkv_store_config config = mnnkv::make<mnnkv_store_config>();
     config.workers = GetParam();

@@ -39,7 +39,7 @@ pub(super) struct Offload {
 
 impl Drop for Offload {
     fn drop(&mut self) {
-        if let Some(storage) = &self.storage {
+        if let Some(storage) = self.storage.as_ref().filter(|storage| storage.is_own()) {
             storage.remove();
         }
     }
@@ -156,7 +156,8 @@ impl Offload {
                 // What another session has left.
                 let left = Storage::edit(path).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
                 let mut magic = [0; MAGIC.len()];
-                if left.read_at(0, &mut magic).is_err() || magic != *MAGIC {
+                // A process that was killed before it wrote has left an empty one.
+                if left.len()? > 0 && (left.read_at(0, &mut magic).is_err() || magic != *MAGIC) {
                     bail!(
                         InvalidArgument,
                         "kv_memory_file is {}, which exists and is no file of blocks: it is left alone",
@@ -204,5 +205,7 @@ impl Offload {
     pub(super) fn free_place(&mut self, place: Range<u64>) {
         // A place that there is no memory for is lost until the file is gone.
         let _ = memory::push(&mut self.free, place);
+        // The file may have had no room but this.
+        self.rest = 0;
     }
 }

@@ -144,6 +144,12 @@ impl Snapshot {
         committed.map_or(self.state.pieces.len() as u32, |entry| entry.since)
     }
 
+    /// Whether a layer may refer to a piece, and its stored bytes have this checksum.
+    pub fn has_piece(&self, layer: u32, geometry: Geometry, (piece, sum): (u32, u64)) -> bool {
+        let since = self.first_piece_of(layer, geometry);
+        self.piece_sum(piece) == Some(sum) && self.state.tokens_of(&self.staged.pieces, layer, since, piece).is_some()
+    }
+
     /// Sets the tokens of a layer, in physical order, and its opaque state, with the next commit.
     ///
     /// Pieces are of the layer's geometry: another geometry needs new pieces.
@@ -342,7 +348,10 @@ impl Snapshot {
 impl Drop for Snapshot {
     /// A save that failed must not leave a full disk.
     fn drop(&mut self) {
-        if self.access == Access::Append && self.storage.len().is_ok_and(|len| len > self.state.end) {
+        if self.access == Access::Append
+            && self.storage.is_own()
+            && self.storage.len().is_ok_and(|len| len > self.state.end)
+        {
             self.discard();
         }
     }

@@ -3,7 +3,7 @@
 use crate::status::{Error, Result, bail, error};
 use crate::sys::files::{self, Use};
 use crate::sys::pages::{self, Region};
-use crate::sys::{Shared, memory};
+use crate::sys::{self, Shared, memory};
 use std::fmt;
 use std::fs::File;
 use std::ops::{Deref, Range};
@@ -47,6 +47,8 @@ pub trait Medium: Send + Sync {
 pub struct Storage {
     name: String,
     kind: Kind,
+    /// The process that opened it. A child must leave its parent's file as it is.
+    process: u32,
 }
 
 enum Kind {
@@ -75,7 +77,10 @@ impl Storage {
         let copy = files::copied(path)?;
         let verb = if how == Use::Create { "create" } else { "open" };
         match files::open_locked(path, how).map_err(|e| files::failed(verb, path, &e))? {
-            Some(file) => Ok(Storage { name, kind: Kind::File(LockedFile { file, path: copy }) }),
+            Some(file) => {
+                let process = sys::process();
+                Ok(Storage { name, kind: Kind::File(LockedFile { file, path: copy, process }), process })
+            }
             None if how == Use::Read => {
                 Err(error!(Busy, "{name} is open to be written already, in this process or another"))
             }
@@ -85,7 +90,13 @@ impl Storage {
 
     /// The bytes of a host.
     pub fn host(name: &str, medium: impl Medium + 'static) -> Result<Self> {
-        Ok(Storage { name: memory::text(name)?, kind: Kind::Host(memory::boxed(medium)?) })
+        let kind = Kind::Host(memory::boxed(medium)?);
+        Ok(Storage { name: memory::text(name)?, kind, process: sys::process() })
+    }
+
+    /// Whether this process opened it, not one that this one was forked from.
+    pub fn is_own(&self) -> bool {
+        self.process == sys::process()
     }
 
     /// The name in errors.
@@ -201,6 +212,7 @@ impl fmt::Debug for Storage {
 struct LockedFile {
     file: File,
     path: PathBuf,
+    process: u32,
 }
 
 impl LockedFile {
@@ -211,9 +223,11 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // A mapping keeps the file open, and with it the lock.
+        // A mapping keeps the file open, and with it the lock. A forked child has its parent's lock, too.
         #[cfg(unix)]
-        let _ = self.file.unlock();
+        if self.process == sys::process() {
+            let _ = self.file.unlock();
+        }
     }
 }
 
