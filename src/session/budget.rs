@@ -253,8 +253,7 @@ impl Budget {
             let layer = &layers[at];
             if let (None, Some(rows)) = (&layer.step, layer.rows) {
                 // The tokens of a prompt's chunk leave in the next begin, and no block makes room for them.
-                let chunk = if layer.last_step as usize > BLOCK { layer.last_step } else { 0 };
-                let raw = layer.lengths.physical.saturating_sub(chunk);
+                let raw = layer.lengths.physical.saturating_sub(layer.chunk);
                 let share = self.share(layers, &rows, 1, working);
                 layers[at].fit(Found::default(), Some(&share), raw, self.offload.as_mut());
             }
@@ -288,11 +287,26 @@ impl Session {
         let Some(budget) = budget else {
             bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb does");
         };
+        // Layers that were loaded are known before a step.
+        let known = layers.iter().find_map(|layer| Some((layer.rows?, layer.quant.as_ref()?.least_raw())));
+        if let Some((rows, least_raw)) = known {
+            budget.check(layers.len(), &rows, least_raw, working)?;
+        }
         budget.set(bytes);
         budget.fit_all(layers, working);
         pages::trim_heap();
-        let working = self.working_bytes(&state)?;
+        let working = self.refit(&mut state, working)?;
         Ok(state.memory_stats(working).bytes)
+    }
+
+    /// Fits the layers again, where blocks that went to the file have taken working memory since `before`. Returns what it is.
+    pub(super) fn refit(&self, state: &mut State, before: usize) -> Result<usize> {
+        let working = self.working_bytes(state)?;
+        let State { layers, budget, .. } = state;
+        if let Some(budget) = budget.as_mut().filter(|_| working > before) {
+            budget.fit_all(layers, working);
+        }
+        Ok(working)
     }
 
     /// The memory of the session's caches.

@@ -75,7 +75,8 @@ impl Session {
             };
         };
         let mut known = Vec::new();
-        for run in store.saved(number).iter().filter(|run| to.piece_sum(run.piece) == Some(run.sum)) {
+        let own = geometry(&rows);
+        for run in store.saved(number).iter().filter(|run| to.has_piece(number, own, (run.piece, run.sum))) {
             // Runs of one piece follow each other; one that is not mapped is read for each call.
             if known.last().is_some_and(|last: &SavedRun| last.piece == run.piece) || is_whole(to, run.piece)? {
                 memory::push(&mut known, *run)?;
@@ -87,7 +88,7 @@ impl Session {
             lossless.restore(store, cache, kv_len)?;
         }
         if let Some(quant) = &mut layer.quant {
-            quant.see_file(|(piece, sum)| Ok(to.piece_sum(piece) == Some(sum) && is_whole(to, piece)?))?;
+            quant.see_file(|known| Ok(to.has_piece(number, own, known) && is_whole(to, known.0)?))?;
         }
         let mut saved = Saved::default();
         let given = cache.as_ref().map(Cache::as_ref);
@@ -104,7 +105,7 @@ impl Session {
             let blocks = quant.save(kv_len, budget.as_ref().and_then(|budget| budget.offload.as_ref()), &mut write)?;
             memory::extend(&mut all, &in_file(&blocks)?)?;
         }
-        to.set_layer(number, geometry(&rows), &all, &layer.saved_state(given.as_ref())?)?;
+        to.set_layer(number, own, &all, &layer.saved_state(given.as_ref())?)?;
         store.set_saved(number, runs);
         if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
             lossless.abort(store, cache);
@@ -152,12 +153,13 @@ impl Session {
             layer.take(from.lengths, from.rows, from.value_scales);
             layer.eviction.take(from.eviction);
             layer.pins = from.pins;
-            if let Some((quant, contents)) = layer.quant.as_mut().zip(from.quant) {
-                quant.take(contents, &from.rows, from.lengths);
+            if let Some(quant) = &mut layer.quant {
+                quant.take(from.quant.unwrap_or_default(), &from.rows, from.lengths);
             }
         }
         if let Some(budget) = budget {
             budget.fit_all(layers, working);
+            self.refit(&mut state, working)?;
         }
         Ok(())
     }

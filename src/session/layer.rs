@@ -8,7 +8,7 @@ use super::lossless::Lossless;
 use super::offload::Offload;
 use super::pins::Pins;
 use super::quant::{self, Quant};
-use crate::attend::Found;
+use crate::attend::{BLOCK, Found};
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::store::{Store, StoredLayer};
@@ -56,6 +56,8 @@ pub(super) struct Layer {
     pub(super) too_long_step: u32,
     /// Tokens that the last step appended.
     pub(super) last_step: u32,
+    /// The tokens of a step of a prompt, until the next begin.
+    pub(super) chunk: u32,
     /// Some call had a cache of the layer.
     used: bool,
     /// Tokens for which the buffers had room at the last call.
@@ -79,6 +81,7 @@ impl Layer {
     /// Remembers a step that was too long for the limit.
     pub(super) fn see_step(&mut self, added: u32) {
         self.last_step = added;
+        self.chunk = if added as usize > BLOCK { added } else { 0 };
         if self.limit().is_some_and(|(limit, most)| self.lengths.physical > limit && added > most) {
             self.too_long_step = self.too_long_step.max(added);
         }
@@ -96,6 +99,7 @@ impl Layer {
             rows: None,
             too_long_step: 0,
             last_step: 0,
+            chunk: 0,
             used: false,
             buffer_tokens: 0,
             seen: None,
@@ -115,6 +119,7 @@ impl Layer {
             Some(cache) => self.see(cache),
             None => self.buffer_tokens = 0,
         }
+        self.chunk = 0;
         let wanted = self.wanted();
         self.step = Some(OpenStep { wanted, stored });
         wanted
@@ -133,6 +138,7 @@ impl Layer {
     /// The cache was cleared.
     pub(super) fn reset(&mut self, store: &mut Store, offload: Option<&mut Offload>) {
         self.lengths = CacheLengths::default();
+        (self.last_step, self.chunk) = (0, 0);
         self.step = None;
         self.rows = None;
         self.value_scales = Vec::new();

@@ -301,6 +301,9 @@ impl Session {
             let cut = layer.quant.as_mut().map(|quant| quant.cut(logical, &layer.eviction)).transpose()?;
             layer.lengths = layer.eviction.keep(logical, cache.as_mut(), store, layer.lengths, &pins)?;
             layer.pins = pins;
+            if layer.lengths.physical == 0 {
+                layer.value_scales = Vec::new();
+            }
             if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
                 let before = quant.blocks().other_bytes();
                 quant.apply(cut, budget::offload(budget));
@@ -479,11 +482,10 @@ fn share(
 ) -> Result<Option<Share>> {
     let Some((budget, rows)) = budget.as_mut().zip(rows) else { return Ok(None) };
     let layer = &layers[layer as usize];
-    let share = budget.share(layers, &rows, layer.last_step, working);
     if let Some(quant) = &layer.quant {
         budget.check(layers.len(), &rows, quant.least_raw(), working)?;
     }
-    Ok(Some(share))
+    Ok(Some(budget.share(layers, &rows, layer.last_step, working)))
 }
 
 fn find(layers: &mut [Layer], layer: u32) -> Result<&mut Layer> {

@@ -72,7 +72,9 @@ impl State {
         if let Some((number, _)) = kept().find(|(_, kept)| kept.drops()) {
             let count = kept().filter(|(_, kept)| kept.drops()).count();
             let why = match &budget.offload {
-                Some(_) => "the file takes no more, or what is known of its blocks has no more room",
+                Some(_) => {
+                    "before it was saved, or since the file takes no more, or what is known of its blocks has no more room"
+                }
                 None => "kv_memory_file would keep them",
             };
             line(text, format_args!("layer {number} ({count} in all) has dropped tokens to hold the budget: {why}"))?;

@@ -76,7 +76,8 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// Replaces a layer of a session, or all with MNNKV_ALL_LAYERS, by the committed one of a snapshot: its tokens, logical
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
-/// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped.
+/// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped,
+/// but with a budget: the scores by which blocks leave memory begin anew.
 /// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
 /// NOT_FOUND: if the snapshot has not the layer
 /// UNSUPPORTED: if the layer has quantised tokens, and the session neither kv_quant nor a budget, or its host does not attend

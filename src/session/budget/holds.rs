@@ -49,7 +49,9 @@ impl Holds {
         let [all, sketches] = Blocks::away_bytes(rows.heads);
         // Sketches take their part of what lists and directions leave.
         let room = room.saturating_sub(Basis::bytes_of(rows.heads, rows.dims));
-        let away = room * MOST_SKETCHES / (sketches * 8 + (all - sketches) * MOST_SKETCHES).max(1);
+        let away =
+            room as u128 * MOST_SKETCHES as u128 / (sketches * 8 + (all - sketches) * MOST_SKETCHES).max(1) as u128;
+        let away = usize::try_from(away).unwrap_or(usize::MAX);
         Holds {
             least_bytes: least((LEAST_BLOCKS * block) as u64),
             raw_tokens,
