@@ -9,6 +9,11 @@
 #include <iterator>
 #include <list>
 
+#ifndef _WIN32
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
+
 namespace {
 bool memory_loses_a_bit = false;
 }
@@ -200,6 +205,19 @@ void spread(dice& random, bytes& state, std::uint32_t cells) {
     }
 }
 
+/// Packs a prompt, and waits for its blob: the ratio is its own then.
+void pack_in_fewer_bits(saved_prompt& saved) {
+    mnnkv_llama::prompt_packer packer;
+    packer.use_fewer_bits();
+    const std::size_t much = std::size_t(1) << 40, before = packer.expected(much);
+    EXPECT_LT(before, much / 2) << "a prompt larger than the cache in raw has a chance";
+    packer.pack(saved);
+    for (int i = 0; i < 2000 && packer.expected(much) == before; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_NE(packer.expected(much), before);
+}
+
 TEST(LlamaServer, RoundsKTo8BitsAndVTo4WhereAllowed) {
     SEEDED_DICE(random, 2106);
     for (int round = 0; round < 30; ++round) {
@@ -208,10 +226,8 @@ TEST(LlamaServer, RoundsKTo8BitsAndVTo4WhereAllowed) {
         saved.data.main = state(random, cells);
         spread(random, saved.data.main, cells);
         const bytes before = saved.data.main;
-        mnnkv_llama::prompt_packer packer;
-        packer.use_fewer_bits();
-        packer.pack(saved);
-        wait_for_fewer(saved, before.size() * 43 / 100);
+        pack_in_fewer_bits(saved);
+        EXPECT_LT(saved.packed.size(), before.size() * 43 / 100);
         ASSERT_TRUE(unpack(saved));
         const bytes& after = saved.data.main;
         ASSERT_EQ(after.size(), before.size());
@@ -237,8 +253,6 @@ TEST(LlamaServer, RoundsKTo8BitsAndVTo4WhereAllowed) {
 
 TEST(LlamaServer, LeavesWhatHasNoFewerBitsAsItIs) {
     SEEDED_DICE(random, 2107);
-    mnnkv_llama::prompt_packer packer;
-    packer.use_fewer_bits();
     // K with a number that is infinite, and V, which is rounded; noise; nothing.
     saved_prompt saved;
     saved.data.main = state(random, 500);
@@ -246,8 +260,7 @@ TEST(LlamaServer, LeavesWhatHasNoFewerBitsAsItIs) {
     saved.data.main[saved.data.main.size() - 500 * 256 - 12] = 0;
     saved.data.drft = random.noise(3000);
     const saved_prompt before = {{}, {saved.data.main, saved.data.drft}, {}};
-    packer.pack(saved);
-    wait_for_fewer(saved, before.data.main.size());
+    pack_in_fewer_bits(saved);
     ASSERT_TRUE(unpack(saved));
     EXPECT_TRUE(same(saved.data.drft, before.data.drft));
     const std::size_t v = before.data.main.size() - 500 * 128;
@@ -286,17 +299,59 @@ TEST(LlamaServer, KeepsASlotsFileAsABlobAndReadsBoth) {
     EXPECT_EQ(content(path).size(), size);
     EXPECT_TRUE(same(read_back(path, decoded), file));
     EXPECT_TRUE(decoded);
-    EXPECT_TRUE(content(path + ".raw").empty()) << "the decoded file is gone";
-    EXPECT_TRUE(content(path + ".mnnkv").empty());
 
-    // llama.cpp gets a damaged blob, which it refuses, and no numbers of it.
+    // A damaged blob is refused, and llama.cpp gets no numbers of it.
     bytes damaged = content(path);
     damaged[damaged.size() / 2] ^= 1;
     write(path, damaged);
     EXPECT_TRUE(same(read_back(path, decoded), damaged));
     EXPECT_FALSE(decoded);
+    std::string given = path;
+    EXPECT_TRUE(mnnkv_llama::raw_slot_file(given).failed());
+    // So is one that says to be of far more bytes than a cache can shrink.
+    const bytes zeros(1 << 20);
+    mnnkv_llama::buffer blob;
+    ASSERT_TRUE(mnnkv_llama::compress(zeros.data(), zeros.size(), nullptr, blob));
+    write(path, bytes(blob.data(), blob.data() + blob.size()));
+    EXPECT_TRUE(mnnkv_llama::raw_slot_file(given).failed());
     std::remove(path.c_str());
 }
+
+#ifndef _WIN32
+TEST(LlamaServer, TouchesNoOtherFileOfTheFolder) {
+    SEEDED_DICE(random, 2108);
+    const std::string folder = temp_path("slots");
+    ASSERT_EQ(::mkdir(folder.c_str(), 0700), 0);
+    const std::string path = folder + "/a", link = folder + "/link";
+    const bytes file = state(random, 700), other(9, 'x');
+    const std::vector<std::string> others = {path + ".raw", path + ".mnnkv", path + ".tmp"};
+    for (const std::string& each : others) {
+        write(each, other);
+    }
+    write(path, file);
+    ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+    ASSERT_EQ(::symlink("a", link.c_str()), 0);
+    EXPECT_LT(mnnkv_llama::pack_slot_file(link, file.size()), file.size());
+    {
+        std::string first = path, second = path;
+        const mnnkv_llama::raw_slot_file one(first), two(second);
+        EXPECT_TRUE(same(content(first), file) && same(content(second), file)) << "two readers have a file each";
+        EXPECT_NE(first, second);
+    }
+    struct stat found;
+    ASSERT_EQ(::lstat(link.c_str(), &found), 0);
+    EXPECT_TRUE(S_ISLNK(found.st_mode)) << "a link stays one";
+    ASSERT_EQ(::stat(path.c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & 07777, 0600u) << "the file keeps its permissions";
+    for (const std::string& each : others) {
+        EXPECT_TRUE(same(content(each), other)) << each;
+        std::remove(each.c_str());
+    }
+    std::remove(link.c_str());
+    std::remove(path.c_str());
+    EXPECT_EQ(::rmdir(folder.c_str()), 0) << "nothing else is left";
+}
+#endif
 
 TEST(LlamaServer, LeavesASlotsFileWhereThereIsNothingToGain) {
     SEEDED_DICE(random, 2107);

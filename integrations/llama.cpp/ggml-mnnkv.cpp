@@ -106,8 +106,9 @@ void describe(const ggml_tensor * node, context & own) {
 // All streams in as many parts, on OpenMP's threads: ggml's CPU backend has the same team, which waits between the two, so that
 // no thread is woken and none competes. Without OpenMP the calling thread has all parts.
 mnnkv_status attend(context & own) {
-    const int parts = std::min(own.threads == 1 ? 1 : own.threads * parts_per_thread, most_parts);
     const int streams = static_cast<int>(own.streams.size());
+    const int wanted = (own.threads * parts_per_thread + streams - 1) / streams;
+    const int parts = own.threads == 1 ? 1 : std::min(wanted, most_parts);
     uint64_t bytes = 0;
     if (const mnnkv_status status = mnnkv_rows_scratch(own.streams.data(), static_cast<uint32_t>(parts), &bytes)) {
         return status;
@@ -168,9 +169,11 @@ bool takes(const ggml_tensor * node) {
         return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) && t->nb[1] % sizeof(float) == 0 &&
                t->nb[2] % sizeof(float) == 0;
     };
-    const bool same_shape = k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3];
+    float scale;
+    std::memcpy(&scale, node->op_params, sizeof scale);
+    const bool same_shape = q->ne[1] > 0 && q->ne[3] > 0 && k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3];
     return q->ne[1] <= most_rows && is_cache(k) && is_cache(v) && is_float(q) && is_float(node) && same_shape &&
-           k->ne[1] > 0 && q->ne[2] % k->ne[2] == 0 &&
+           k->ne[1] > 0 && q->ne[2] % k->ne[2] == 0 && scale != 0 &&  // 0 is another number for mnnkv_rows
            (mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t) && mask->ne[0] >= k->ne[1] &&
                                 mask->ne[1] >= q->ne[1] && mask->ne[2] == 1)) &&
            (sinks == nullptr || (sinks->type == GGML_TYPE_F32 && ggml_is_contiguous(sinks)));

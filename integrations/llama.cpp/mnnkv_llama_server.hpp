@@ -127,7 +127,10 @@ public:
     }
 
     /// K and V of f16 get 8 and 4 bits. Before the first pack.
-    void use_fewer_bits() { quantises_ = true; }
+    void use_fewer_bits() {
+        quantises_ = true;
+        ratio_ = 0.42;
+    }
 
     /// Bytes that `raw` bytes of a prompt will have: by the ratio of the last one.
     std::size_t expected(std::size_t raw) const { return static_cast<std::size_t>(double(raw) * ratio_.load()); }
