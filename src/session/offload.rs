@@ -156,8 +156,7 @@ impl Offload {
                 // What another session has left.
                 let left = Storage::edit(path).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
                 let mut magic = [0; MAGIC.len()];
-                // A process that was killed before it wrote has left an empty one.
-                if left.len()? > 0 && (left.read_at(0, &mut magic).is_err() || magic != *MAGIC) {
+                if left.read_at(0, &mut magic).is_err() || magic != *MAGIC {
                     bail!(
                         InvalidArgument,
                         "kv_memory_file is {}, which exists and is no file of blocks: it is left alone",
