@@ -223,8 +223,8 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // A mapping keeps the file open, and with it the lock. A forked child has its parent's lock, too.
-        #[cfg(unix)]
+        // A mapping keeps the file open, and with it the lock. A forked child has its parent's lock, too. Fails on Windows, where
+        // files are opened for one process alone, without a lock.
         if self.process == sys::process() {
             let _ = self.file.unlock();
         }
