@@ -157,6 +157,7 @@ MUTANTS ?= --lib $(subst /,::,$(patsubst src/%,%,$(MODULE)))
 mutants:
 	@PATH="$(CARGO_TARGET_DIR)/tools/bin:$$PATH"; \
 	command -v cargo-mutants > /dev/null || cargo install --locked --root "$(CARGO_TARGET_DIR)/tools" cargo-mutants; \
+	mkdir -p "$(CARGO_TARGET_DIR)/mutants-of/$(subst /,-,$(MODULE))" && \
 	CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="--cfg tsan" \
 	    CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)/mutants" \
 	    cargo mutants --package mnn-kv --file "$(MODULE).rs" --file "$(MODULE)/**" --iterate --no-shuffle \
