@@ -39,7 +39,7 @@ pub(super) struct Offload {
 
 impl Drop for Offload {
     fn drop(&mut self) {
-        if let Some(storage) = self.storage.as_ref().filter(|storage| storage.is_own()) {
+        if let Some(storage) = &self.storage {
             storage.remove();
         }
     }

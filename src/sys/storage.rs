@@ -77,10 +77,7 @@ impl Storage {
         let copy = files::copied(path)?;
         let verb = if how == Use::Create { "create" } else { "open" };
         match files::open_locked(path, how).map_err(|e| files::failed(verb, path, &e))? {
-            Some(file) => {
-                let process = sys::process();
-                Ok(Storage { name, kind: Kind::File(LockedFile { file, path: copy, process }), process })
-            }
+            Some(file) => Ok(Storage::new(name, Kind::File(LockedFile { file, path: copy }))),
             None if how == Use::Read => {
                 Err(error!(Busy, "{name} is open to be written already, in this process or another"))
             }
@@ -90,8 +87,11 @@ impl Storage {
 
     /// The bytes of a host.
     pub fn host(name: &str, medium: impl Medium + 'static) -> Result<Self> {
-        let kind = Kind::Host(memory::boxed(medium)?);
-        Ok(Storage { name: memory::text(name)?, kind, process: sys::process() })
+        Ok(Storage::new(memory::text(name)?, Kind::Host(memory::boxed(medium)?)))
+    }
+
+    fn new(name: String, kind: Kind) -> Self {
+        Storage { name, kind, process: sys::process() }
     }
 
     /// Whether this process opened it, not one that this one was forked from.
@@ -168,8 +168,12 @@ impl Storage {
         }
     }
 
-    /// Removes a file that could not be completed, or the bytes of a host. Another file that has taken its place stays.
+    /// Removes a file that could not be completed, or the bytes of a host. Another file that has taken its place stays, and so
+    /// does a file of a parent's.
     pub fn remove(&self) {
+        if !self.is_own() {
+            return;
+        }
         // The failure that led here is the one to report.
         let _ = match &self.kind {
             Kind::File(file) if !files::is_at(&file.path, &file.file) => Ok(()),
@@ -212,7 +216,6 @@ impl fmt::Debug for Storage {
 struct LockedFile {
     file: File,
     path: PathBuf,
-    process: u32,
 }
 
 impl LockedFile {
@@ -221,12 +224,12 @@ impl LockedFile {
     }
 }
 
-impl Drop for LockedFile {
+impl Drop for Storage {
     fn drop(&mut self) {
         // A mapping keeps the file open, and with it the lock. A forked child has its parent's lock, too. Fails on Windows, where
         // files are opened for one process alone, without a lock.
-        if self.process == sys::process() {
-            let _ = self.file.unlock();
+        if let (Kind::File(locked), true) = (&self.kind, self.is_own()) {
+            let _ = locked.file.unlock();
         }
     }
 }
