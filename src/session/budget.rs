@@ -248,7 +248,7 @@ impl Budget {
     }
 
     /// Lets blocks of layers without an open step leave until the budget holds.
-    pub(super) fn fit_all(&mut self, layers: &mut [Layer], working: usize) {
+    fn fit_all(&mut self, layers: &mut [Layer], working: usize) {
         for at in 0..layers.len() {
             let layer = &layers[at];
             if let (None, Some(rows)) = (&layer.step, layer.rows) {
@@ -293,18 +293,22 @@ impl Session {
             budget.check(layers.len(), &rows, least_raw, working)?;
         }
         budget.set(bytes);
-        budget.fit_all(layers, working);
+        let working = self.fit(&mut state, working)?;
         pages::trim_heap();
-        let working = self.refit(&mut state, working)?;
         Ok(state.memory_stats(working).bytes)
     }
 
-    /// Fits the layers again, where blocks that went to the file have taken working memory since `before`. Returns what it is.
-    pub(super) fn refit(&self, state: &mut State, before: usize) -> Result<usize> {
-        let working = self.working_bytes(state)?;
-        let State { layers, budget, .. } = state;
-        if let Some(budget) = budget.as_mut().filter(|_| working > before) {
+    /// Lets blocks of layers without an open step leave until the budget holds, beside so much working memory; again where
+    /// blocks that went to the file have taken more. Returns what it is then.
+    /// INTERNAL: if a thread has panicked.
+    pub(super) fn fit(&self, state: &mut State, mut working: usize) -> Result<usize> {
+        for _ in 0..2 {
+            let State { layers, budget: Some(budget), .. } = &mut *state else { break };
             budget.fit_all(layers, working);
+            let before = std::mem::replace(&mut working, self.working_bytes(state)?);
+            if working <= before {
+                break;
+            }
         }
         Ok(working)
     }

@@ -143,7 +143,7 @@ impl Session {
             memory::push(&mut attached, store.prepare(layer.number, layer.rows, std::mem::take(&mut layer.pieces))?)?;
         }
 
-        // Nothing below fails.
+        // Nothing below fails, but where a thread has panicked.
         for layer in layers.iter_mut().filter(|own| layer.is_none_or(|number| number == own.number)) {
             layer.reset(store, budget::offload(budget));
         }
@@ -157,11 +157,7 @@ impl Session {
                 quant.take(from.quant.unwrap_or_default(), &from.rows, from.lengths);
             }
         }
-        if let Some(budget) = budget {
-            budget.fit_all(layers, working);
-            self.refit(&mut state, working)?;
-        }
-        Ok(())
+        self.fit(&mut state, working).map(drop)
     }
 }
 
