@@ -340,7 +340,9 @@ private:
 #if STEP >= 3
             // Engine::attention, after the position of a row
             if (session_) {
-                position = static_cast<float>((places_[layer].empty() ? 0 : places_[layer].back() + 1) + row);
+                std::vector<std::uint32_t>& places = places_[layer];  // undo takes those of a failed step away
+                places.push_back(places.empty() ? 0 : places.back() + 1);
+                position = static_cast<float>(places.back());
             }
 #endif
             model_.project(layer, &x_[row * hidden], position, &queries_[row * query_heads * dims], k, v);
@@ -442,12 +444,6 @@ private:
         // Engine::attention, at its end
         if (session_ && !end(layer, rows, view)) {
             return false;
-        }
-#endif
-#if STEP >= 3
-        // Engine::attention, after its end
-        for (std::uint32_t row = 0; row < rows && session_; ++row) {
-            places_[layer].push_back(places_[layer].empty() ? 0 : places_[layer].back() + 1);
         }
 #endif
         return true;
