@@ -171,9 +171,11 @@ bool takes(const ggml_tensor * node) {
     };
     float scale;
     std::memcpy(&scale, node->op_params, sizeof scale);
-    const bool same_shape = q->ne[1] > 0 && q->ne[3] > 0 && k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3];
-    return q->ne[1] <= most_rows && is_cache(k) && is_cache(v) && is_float(q) && is_float(node) && same_shape &&
-           k->ne[1] > 0 && q->ne[2] % k->ne[2] == 0 && scale != 0 &&  // 0 is another number for mnnkv_rows
+    const bool has_rows = q->ne[1] > 0 && q->ne[3] > 0 && k->ne[1] > 0;
+    const bool same_shape = k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3];
+    // A scale of 0 is 1 / sqrt(dim) in mnnkv_rows.
+    return has_rows && scale != 0 && q->ne[1] <= most_rows && is_cache(k) && is_cache(v) && is_float(q) && is_float(node) && same_shape &&
+           q->ne[2] % k->ne[2] == 0 &&
            (mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t) && mask->ne[0] >= k->ne[1] &&
                                 mask->ne[1] >= q->ne[1] && mask->ne[2] == 1)) &&
            (sinks == nullptr || (sinks->type == GGML_TYPE_F32 && ggml_is_contiguous(sinks)));

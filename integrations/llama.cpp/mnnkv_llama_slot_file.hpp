@@ -73,7 +73,7 @@ inline std::FILE* open_beside(const std::string& path, std::string& name) {
     name = path + "." + std::to_string(std::rand()) + "." + std::to_string(number++) + ".tmp";
     return std::fopen(name.c_str(), "wbx");
 #else
-    name = path + ".XXXXXX";
+    name = path + "." + std::string(6, 'X');  // which mkstemp replaces
     const int descriptor = ::mkstemp(&name[0]);
     if (descriptor < 0) {
         return nullptr;
