@@ -68,8 +68,8 @@ typedef struct mnnkv_rows {
     float *output;
     uint64_t output_head_stride;
     uint64_t output_row_stride;
-    /// [rows][tokens] in f16, added to logits after the soft cap; finite or -inf. Tokens whose tile of 64 is hidden from all rows
-    /// are not read. Elements from a row to the next, 0 = tokens. NULL = none.
+    /// [rows][tokens] in f16, added to logits after the soft cap; finite or -inf. A tile of 64 tokens that is hidden from a row
+    /// costs that row nothing. Elements from a row to the next, 0 = tokens. NULL = none.
     const void *mask;
     uint64_t mask_row_stride;
     /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.

@@ -106,9 +106,22 @@ struct Fold<'a> {
     soften: &'static AttendKernels,
     first: usize,
     tokens: usize,
-    /// The mask of the tile, by rows.
-    mask: Option<&'a [f32]>,
+    mask: Option<TileMask<'a>>,
 }
+
+/// The mask of a tile, if it changes anything.
+#[derive(Clone, Copy)]
+struct TileMask<'a> {
+    /// `[row][BLOCK]`; only rows that see a token are written.
+    addends: &'a [f32],
+    /// Whether a row sees a token: [`SEES`] or [`HIDDEN`].
+    rows: &'a [f32],
+}
+
+/// See [`TileMask::rows`].
+const SEES: f32 = 1.0;
+/// See [`TileMask::rows`].
+const HIDDEN: f32 = 0.0;
 
 impl Rows<'_> {
     /// INVALID_ARGUMENT: if there are no such heads, rows and tokens, or the part is none.
@@ -149,10 +162,16 @@ impl Rows<'_> {
         self.value.dims + SOFTMAX
     }
 
+    /// Query heads of a KV head.
+    fn shared(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
     /// Floats of working memory of a part: the softmax of each query vector, the mask of a tile, and logits of a KV head.
-    /// INVALID_ARGUMENT: if they exceed the address space.
+    /// Query vectors are in the order `[kv_head][row][head of the KV head]`, so that those of rows that see the same tiles are
+    /// side by side. INVALID_ARGUMENT: if they exceed the address space.
     pub fn part_len(&self) -> Result<usize> {
-        let tile = self.rows.checked_add(self.group()).and_then(|n| n.checked_mul(BLOCK));
+        let tile = self.rows.checked_add(self.group()).and_then(|n| n.checked_mul(BLOCK)?.checked_add(self.rows));
         let len = self.heads.checked_mul(self.rows).and_then(|n| n.checked_mul(self.vector_len()));
         match len.zip(tile).and_then(|(a, b)| a.checked_add(b)) {
             Some(len) if len <= isize::MAX as usize / (size_of::<f32>() * MOST_PARTS as usize) => Ok(len),
@@ -163,7 +182,7 @@ impl Rows<'_> {
     /// Folds a part's tokens into its working memory, whose contents do not matter.
     pub fn attend(&self, (part, parts): (u32, u32), memory: &mut [f32]) {
         let (softmax, memory) = memory.split_at_mut(self.vectors() * self.vector_len());
-        let (mask, logits) = memory.split_at_mut(self.rows * BLOCK);
+        let (mask, logits) = memory.split_at_mut(self.rows * (BLOCK + 1));
         for vector in softmax.chunks_exact_mut(self.vector_len()) {
             vector.fill(0.0);
             vector[self.value.dims] = f32::NEG_INFINITY;
@@ -175,18 +194,13 @@ impl Rows<'_> {
             let heads = unit % self.kv_heads..self.kv_heads.min(unit % self.kv_heads + units.end - unit);
             unit += heads.len();
             let tokens = BLOCK.min(self.tokens - first);
-            let masked = match self.tile_mask(first, tokens, mask) {
-                TileMask::All => continue,
-                TileMask::Zero => false,
-                TileMask::Some => true,
-            };
             let fold = Fold {
                 rows: self,
                 kernels: &arch::kernels().attend_rows,
                 soften: arch::attend_kernels(),
                 first,
                 tokens,
-                mask: masked.then_some(&*mask),
+                mask: self.tile_mask(first, tokens, mask),
             };
             let softmax = &mut softmax[heads.start * self.group() * self.vector_len()..];
             for (head, softmax) in heads.zip(softmax.chunks_exact_mut(self.group() * self.vector_len())) {
@@ -195,23 +209,24 @@ impl Rows<'_> {
         }
     }
 
-    /// Converts the mask of a tile, if that is needed.
-    fn tile_mask(&self, first: usize, tokens: usize, to: &mut [f32]) -> TileMask {
+    /// Converts the mask of a tile, if it changes anything.
+    fn tile_mask<'a>(&self, first: usize, tokens: usize, memory: &'a mut [f32]) -> Option<TileMask<'a>> {
         /// The bits of -inf.
-        const HIDDEN: [u8; 2] = 0xFC00u16.to_ne_bytes();
-        let Some(mask) = self.mask else { return TileMask::Zero };
+        const MINUS_INFINITY: [u8; 2] = 0xFC00u16.to_ne_bytes();
+        let mask = self.mask?;
         let row = |row: usize| &mask.data[row * mask.stride + first..][..tokens];
-        if (0..self.rows).all(|r| row(r).iter().all(|x| *x == HIDDEN)) {
-            return TileMask::All;
-        }
         if (0..self.rows).all(|r| row(r).iter().all(|x| *x == [0; 2])) {
-            return TileMask::Zero;
+            return None;
         }
-        for (r, to) in to.chunks_exact_mut(BLOCK).enumerate() {
-            widen(Dtype::F16, Endian::Native, row(r).as_flattened(), &mut to[..tokens]);
-            to[tokens..].fill(0.0);
+        let (addends, rows) = memory.split_at_mut(self.rows * BLOCK);
+        for (r, (to, sees)) in addends.chunks_exact_mut(BLOCK).zip(&mut *rows).enumerate() {
+            *sees = if row(r).iter().all(|x| *x == MINUS_INFINITY) { HIDDEN } else { SEES };
+            if *sees == SEES {
+                widen(Dtype::F16, Endian::Native, row(r).as_flattened(), &mut to[..tokens]);
+                to[tokens..].fill(0.0);
+            }
         }
-        TileMask::Some
+        Some(TileMask { addends, rows })
     }
 
     /// Query vectors, as `row * heads + head`, that a part merges.
@@ -222,7 +237,7 @@ impl Rows<'_> {
     /// The attention of a query head and row, from the working memory of all parts. Zeros where it attends to nothing.
     pub fn merge(&self, row: usize, head: usize, memory: &[f32], out: &mut [f32]) -> Result<()> {
         let (len, dims) = (self.vector_len(), self.value.dims);
-        let at = (head * self.rows + row) * len;
+        let at = ((head / self.shared() * self.rows + row) * self.shared() + head % self.shared()) * len;
         let parts = || memory.chunks_exact(self.part_len().unwrap_or(usize::MAX)).map(|part| &part[at..at + len]);
         let sink = self.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
         let peak = parts().map(|vector| vector[dims]).fold(sink, f32::max);
@@ -241,33 +256,38 @@ impl Rows<'_> {
     }
 }
 
-/// What a mask does to a tile.
-enum TileMask {
-    /// Hides all of it from all rows.
-    All,
-    /// Nothing.
-    Zero,
-    Some,
-}
-
 impl Fold<'_> {
-    /// Folds the tile of a KV head.
+    /// Folds the tile of a KV head, for the rows that see a token of it.
     fn head(&self, head: usize, softmax: &mut [f32], logits: &mut [[f32; BLOCK]]) {
-        let Rows { key, value, rows, scale, .. } = *self.rows;
-        let (len, group) = (self.rows.vector_len(), self.rows.group());
-        let first = head * group;
-        let tile = key.tile(head, self.first, self.tokens);
-        let logits = &mut logits[..group];
-        for (batch, logits) in logits.chunks_mut(QUERIES).enumerate() {
+        let Some(mask) = self.mask else { return self.seen(head, 0..self.rows.rows, softmax, logits) };
+        let vectors = self.rows.shared() * self.rows.vector_len();
+        let mut first = 0;
+        for run in mask.rows.chunk_by(|a, b| a == b) {
+            let rows = first..first + run.len();
+            if run[0] == SEES {
+                self.seen(head, rows.clone(), &mut softmax[first * vectors..rows.end * vectors], logits);
+            }
+            first = rows.end;
+        }
+    }
+
+    /// Folds the tile of a KV head, for consecutive rows.
+    fn seen(&self, kv_head: usize, rows: Range<usize>, softmax: &mut [f32], logits: &mut [[f32; BLOCK]]) {
+        let Rows { key, value, scale, .. } = *self.rows;
+        let (len, shared) = (self.rows.vector_len(), self.rows.shared());
+        let logits = &mut logits[..rows.len() * shared];
+        let vectors = rows.flat_map(|row| (0..shared).map(move |head| (kv_head * shared + head, row)));
+        let tile = key.tile(kv_head, self.first, self.tokens);
+        let mut left = vectors.clone();
+        for logits in logits.chunks_mut(QUERIES) {
             let mut queries = [&[][..]; QUERIES];
-            for (i, query) in queries.iter_mut().take(logits.len()).enumerate() {
-                let vector = first + batch * QUERIES + i;
-                *query = self.rows.query(vector / rows, vector % rows);
+            for (query, (head, row)) in queries.iter_mut().zip(left.by_ref().take(logits.len())) {
+                *query = self.rows.query(head, row);
             }
             (self.kernels.logits[key.kind as usize])(&tile, &queries[..logits.len()], scale, logits);
         }
-        for (i, (logits, softmax)) in logits.iter_mut().zip(softmax.chunks_exact_mut(len)).enumerate() {
-            self.adjust((first + i) / rows, (first + i) % rows, logits);
+        for ((logits, softmax), (head, row)) in logits.iter_mut().zip(softmax.chunks_exact_mut(len)).zip(vectors) {
+            self.adjust(head, row, logits);
             let (sums, state) = softmax.split_at_mut(value.dims);
             let mut running = Running { peak: state[0], sum: state[1] };
             let factor = (self.soften.soften)(logits.as_chunks_mut().0, &mut running);
@@ -276,7 +296,7 @@ impl Fold<'_> {
                 sums.iter_mut().for_each(|sum| *sum *= factor);
             }
         }
-        let tile = value.tile(head, self.first, self.tokens);
+        let tile = value.tile(kv_head, self.first, self.tokens);
         for (weights, sums) in logits.chunks(QUERIES).zip(softmax.chunks_mut(QUERIES * len)) {
             (self.kernels.values[value.kind as usize])(&tile, weights, sums, len);
         }
@@ -289,7 +309,7 @@ impl Fold<'_> {
         }
         if let Some(mask) = self.mask {
             let slope = self.rows.mask.and_then(|mask| mask.slopes).map_or(1.0, |slopes| slopes[head]);
-            logits.iter_mut().zip(&mask[row * BLOCK..]).for_each(|(x, mask)| *x += slope * mask);
+            logits.iter_mut().zip(&mask.addends[row * BLOCK..]).for_each(|(x, mask)| *x += slope * mask);
         }
     }
 }

@@ -68,14 +68,19 @@ impl Side {
     }
 }
 
-/// Masks of all kinds: finite addends, hidden tokens, hidden tiles, a row that sees nothing.
+/// Masks of all kinds: finite addends, hidden tokens, hidden tiles, a sequence of its own for each row, a row that sees nothing.
 fn mask(noise: &mut Noise, rows: usize, stride: usize) -> Vec<f16> {
     let mut mask = vec![f16::ZERO; rows * stride];
-    match pick(noise, &[0, 1, 2, 3]) {
+    match pick(noise, &[0, 1, 2, 3, 4]) {
         0 => mask.iter_mut().for_each(|x| *x = f16::from_f32(noise.wide())),
         1 => mask.iter_mut().filter(|_| noise.next() < 0.0).for_each(|x| *x = f16::NEG_INFINITY),
         2 => mask.chunks_mut(stride).enumerate().for_each(|(r, row)| row[r.min(stride)..].fill(f16::NEG_INFINITY)),
-        _ => mask.chunks_mut(stride).for_each(|row| row[..stride * 2 / 3].fill(f16::NEG_INFINITY)),
+        3 => mask.chunks_mut(stride).for_each(|row| row[..stride * 2 / 3].fill(f16::NEG_INFINITY)),
+        _ => mask.chunks_mut(stride).enumerate().for_each(|(r, row)| {
+            let own = r * stride / rows..(r + 1) * stride / rows;
+            row[..own.start].fill(f16::NEG_INFINITY);
+            row[own.end..].fill(f16::NEG_INFINITY);
+        }),
     }
     if pick(noise, &[0, 1, 2]) == 0 {
         mask[..stride].fill(f16::NEG_INFINITY);
