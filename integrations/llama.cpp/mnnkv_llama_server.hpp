@@ -1,8 +1,9 @@
 // mnn-kv in llama-server: the prompts of its host-memory cache (--cache-ram) as blobs. The lines of llama-server.patch call this.
 //
 // C++11. A prompt that leaves its slot is encoded by a thread of the cache, which no slot waits for, and is raw until then: bit
-// for bit, or after its K and V of f16 have got 8 and 4 bits (--cache-ram-type k8v4). One that comes back is decoded and verified before llama.cpp sees it. Whatever fails leaves a prompt raw; a
-// blob that is damaged is a prompt that is computed anew.
+// for bit, or after its K and V of f16 have got 8 and 4 bits (--cache-ram-type k8v4). One that comes back is decoded and verified
+// before llama.cpp sees it. Whatever fails leaves a prompt raw; one whose blob is damaged is lost: the next best prompt is taken,
+// or all computed anew.
 
 #ifndef MNNKV_LLAMA_SERVER_HPP
 #define MNNKV_LLAMA_SERVER_HPP
