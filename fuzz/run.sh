@@ -2,7 +2,7 @@
 # Runs the targets of fuzz/, two at a time, and writes a summary: `make fuzz`.
 #
 #   fuzz/run.sh SECONDS [TARGET...]    runs all targets, or these, for so long each; without those that summary.txt has as
-#                                      passed by the same commit, compiler and SECONDS, so that an interrupted run goes on
+#                                      passed by the same source, compiler and SECONDS, so that an interrupted run goes on
 #   fuzz/run.sh minimise [TARGET...]   replaces fuzz/corpus by a small part of what the runs have found, with its coverage
 #
 # Results are in target/fuzz: inputs/TARGET, findings/TARGET, TARGET.log and summary.txt. The compiler is the project's, told
@@ -66,7 +66,9 @@ if [ "$what" = minimise ]; then
     for target; do minimise "$target"; done
     exit
 fi
-commit=$(git -C "$root" rev-parse --short HEAD 2> /dev/null || echo unknown)
+# The last commit that changed what targets are built from.
+commit=$(git -C "$root" log -1 --format=%h -- src model replay cli/src fuzz/fuzz_targets fuzz/Cargo.lock Cargo.toml \
+    Cargo.lock 2> /dev/null || echo unknown)
 head="commit $commit, $(rustc -V), $what s for each target, on $(getconf _NPROCESSORS_ONLN) cores"
 if [ "$(head -n 1 "$out/summary.txt" 2> /dev/null)" = "$head" ]; then
     for target; do
