@@ -264,12 +264,14 @@ impl Chat {
         let (first, ratio) = self.evicted;
         if layer >= first {
             let lengths = self.session.lengths(layer as u32)?;
+            // In the cache, or in 8 and 4 bits.
+            let held = u64::from(lengths.physical) + self.session.metrics(Some(layer as u32))?.quant_tokens as u64;
             let budget = (f64::from(lengths.logical) / ratio).ceil() as i64;
             let measured = &mut self.measured;
             measured.calls += 1;
-            measured.resident += u64::from(lengths.physical);
+            measured.resident += held;
             measured.logical += u64::from(lengths.logical);
-            measured.over = measured.over.max(i64::from(lengths.physical) - budget);
+            measured.over = measured.over.max(held as i64 - budget);
         }
         Ok(())
     }
