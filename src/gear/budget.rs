@@ -3,8 +3,9 @@
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
-/// Bytes that a decoder may hold beside three times its input and output: a ZSTD context, and the needs of small blobs.
-const FIXED_BYTES: usize = 256 << 10;
+/// Bytes that a decoder may hold beside three times its input and output: a ZSTD context, and the needs of small blobs. Of 256 KiB
+/// a part is left for the text of an error, which is not counted.
+const FIXED_BYTES: usize = 255 << 10;
 
 /// The limit of one call, and the bytes that are held. Every allocation of a decoder goes through it.
 pub(super) struct Budget {

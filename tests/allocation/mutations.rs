@@ -6,6 +6,7 @@ use super::counting_allocator::peak;
 use super::working_memory::{Content, hostile};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{self, Decoder, Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Rotation};
+use mnnkv::status::Status;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use std::time::{Duration, Instant};
@@ -157,6 +158,23 @@ fn decode_changed(count: usize, seed: u64) -> usize {
         }
     }
     taken
+}
+
+/// What `many_changed_blobs` found: a blob whose decoder is refused memory a few bytes below the bound.
+#[test]
+fn the_text_of_an_error_counts_against_the_bound() {
+    const BLOB: &str = "\
+         000000004d4e4b56020004010100000000ab0000000000000000000000000000011728b52ffd60ec0a6d0000180001000200\
+         ed00beb057012c1328b52ffd60fa014d00001001010100f52a800501021328b52ffd607d004d00001000000100782ac00203\
+         011328b52ffd607d004d00001011110100782ac00203010928b52ffd20000100000001020a28b52ffd20010900000003010a\
+         28b52ffd20010900000103010928b52ffd20000100007a0cf96e";
+    let digits = BLOB.as_bytes().chunks_exact(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    let blob: Vec<u8> = digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    let mut words = vec![0; gear::decoded_len(&blob, Dtype::Int8).unwrap()];
+    let mut result = Ok(0);
+    let held = peak(|| result = Decoder::new().decode(&blob, Dtype::Int8, &mut words));
+    assert_eq!(result.unwrap_err().status(), Status::OutOfMemory);
+    assert!(held <= 3 * (blob.len() + words.len()) + (256 << 10), "{held} bytes");
 }
 
 #[test]
