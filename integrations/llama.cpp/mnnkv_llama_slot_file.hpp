@@ -32,7 +32,9 @@ inline buffer read(const std::string& path) {
         return buffer();
     }
     buffer bytes;
-    const long size = std::fseek(file, 0, SEEK_END) == 0 ? std::ftell(file) : -1;
+    // A folder may be opened, but not read; its size is a number without meaning.
+    const bool is_file = std::fgetc(file) != EOF;
+    const long size = is_file && std::fseek(file, 0, SEEK_END) == 0 ? std::ftell(file) : -1;
     if (size > 0 && std::fseek(file, 0, SEEK_SET) == 0) {
         buffer whole(static_cast<std::size_t>(size));
         if (whole && std::fread(whole.data(), 1, whole.size(), file) == whole.size()) {
