@@ -111,11 +111,13 @@ sanitize-rust:
 	    --test out_of_memory --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize-address"
 
 # The suites with the shared library, and the programs; both are instrumented. Without those that measure memory by the
-# system, which is that of the sanitizer's allocator; ThreadSanitizer has no threads in a process behind fork.
+# system, which is that of the sanitizer's allocator; ThreadSanitizer has no threads in a process behind fork. SANITIZERS=thread
+# runs one of the two.
 SANITIZED_PROGRAMS := mnnkv_suites mnnkv_model_suites mnnkv_mnn_suites mnnkv_pure_c_shared mnnkv_demo mnnkv_kill
+SANITIZERS ?= address thread
 sanitize-cpp:
 	@"$(SETUP)" test
-	@for kind in address thread; do \
+	@for kind in $(SANITIZERS); do \
 	    $(CMAKE) -S . -B "$(BUILD)/$$kind" --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release -DMNNKV_BUILD_TESTS=ON \
 	        -DMNNKV_SANITIZE=$$kind -DMNNKV_RUST_TARGET="$(HOST)" \
 	        -DMNNKV_CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)/sanitize-cpp" && \
@@ -123,7 +125,7 @@ sanitize-cpp:
 	    skipped='*Resident*:*LargeCache*' && { [ $$kind = address ] || skipped="$$skipped:*fork_suite*"; } && \
 	    (cd "$(BUILD)/$$kind" && export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/thread_sanitizer.supp" && \
 	     bin/mnnkv_suites --gtest_brief=1 "--gtest_filter=-$$skipped" && bin/mnnkv_model_suites --gtest_brief=1 && \
-     bin/mnnkv_mnn_suites --gtest_brief=1 && \
+	     bin/mnnkv_mnn_suites --gtest_brief=1 && \
 	     bin/mnnkv_pure_c_shared && bin/mnnkv_demo arm64-fp16 4 && bin/mnnkv_kill 20) || exit 1; \
 	done
 
