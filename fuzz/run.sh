@@ -67,8 +67,8 @@ if [ "$what" = minimise ]; then
     exit
 fi
 # The last commit that changed what targets are built from.
-commit=$(git -C "$root" log -1 --format=%h -- src model replay cli/src fuzz/fuzz_targets fuzz/Cargo.lock Cargo.toml \
-    Cargo.lock 2> /dev/null || echo unknown)
+commit=$(git -C "$root" log -1 --format=%h -- src model replay cli/src tests/common fuzz Cargo.toml Cargo.lock \
+    ':!fuzz/corpus' ':!*.md' 2> /dev/null || echo unknown)
 head="commit $commit, $(rustc -V), $what s for each target, on $(getconf _NPROCESSORS_ONLN) cores"
 if [ "$(head -n 1 "$out/summary.txt" 2> /dev/null)" = "$head" ]; then
     for target; do
