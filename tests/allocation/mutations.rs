@@ -3,7 +3,7 @@
 
 use super::common::Random;
 use super::counting_allocator::peak;
-use super::working_memory::{Content, hostile};
+use super::working_memory::{Content, DECODER, hostile};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{self, Decoder, Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Rotation};
 use mnnkv::status::Status;
@@ -125,7 +125,7 @@ fn decode_changed(count: usize, seed: u64) -> usize {
             (result.unwrap(), held, start.elapsed())
         };
         let (result, held, mut time) = decode(&mut words);
-        assert!(held <= 3 * given + (256 << 10), "{dtype:?} {blob:?}: {held} bytes for {given}");
+        assert!(held <= 3 * given + DECODER, "{dtype:?} {blob:?}: {held} bytes for {given}");
         // 40 MB/s, and the time of a new decoder, for inputs that take no more than their bytes earn; an emulator is slower.
         // The least of several times counts: the processor is shared.
         let slower = if std::env::var_os("MNNKV_TEST_RUNNER").is_some() { 20 } else { 1 };
@@ -174,7 +174,7 @@ fn the_text_of_an_error_counts_against_the_bound() {
     let mut result = Ok(0);
     let held = peak(|| result = Decoder::new().decode(&blob, Dtype::Int8, &mut words));
     assert_eq!(result.unwrap_err().status(), Status::OutOfMemory);
-    assert!(held <= 3 * (blob.len() + words.len()) + (256 << 10), "{held} bytes");
+    assert!(held <= 3 * (blob.len() + words.len()) + DECODER, "{held} bytes");
 }
 
 #[test]

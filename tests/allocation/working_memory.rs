@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 const ENCODER: usize = (2048 - 1280) << 10;
-const DECODER: usize = 256 << 10;
+/// Bytes beside three times those of a blob and its words.
+pub const DECODER: usize = 256 << 10;
 
 /// Words that reach all parts of an encoder.
 #[derive(Clone, Copy, Debug)]
