@@ -137,7 +137,7 @@ TEST_F(Attend, EveryTokenIsAttendedToOnAnyNumberOfThreads) {
         EXPECT_LT(distance(), at == 0 ? 1e-5 : 0.04) << "step " << at;
         ASSERT_NO_FATAL_FAILURE(end());
     }
-    mnnkv_metrics metrics;
+    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
     ASSERT_TRUE(ok(session_.metrics(metrics, 0).code()));
     EXPECT_EQ(metrics.quant_tokens, metrics.quant_block_count * 64);
     EXPECT_EQ(static_cast<double>(all_.size()), metrics.quant_tokens + kv_len_);

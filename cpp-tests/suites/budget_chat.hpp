@@ -249,7 +249,7 @@ private:
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             std::vector<numbers> tokens = all_[layer];
             if (as_blocks) {
-                mnnkv_metrics metrics;
+                mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
                 EXPECT_TRUE(ok(session.metrics(metrics, layer).code()));
                 EXPECT_EQ(metrics.quant_unfit_block_count, 0);
                 const std::size_t quantised = static_cast<std::size_t>(metrics.quant_tokens);

@@ -126,7 +126,7 @@ void is_near(Engine& exact, Engine& host) {
 void is_small(Engine& host, double share) {
     double bytes = 0, raw = 0, tokens = 0;
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
-        mnnkv_metrics metrics;
+        mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
         must(static_cast<bool>(host.session().metrics(metrics, layer)), "mnnkv_session_metrics");
         must(metrics.quant_tokens + host.cache(layer).length == static_cast<double>(host.chat.size()),
              "a token is missing");
