@@ -7,17 +7,19 @@
 #            and installs the sources, uses them (use.sh), uninstalls
 #   debs     in the same root: builds the .debs (deb.sh)
 #   binary   in a root with compilers, without Rust: installs the .debs, uses them, purges them
+#   autopkgtest
+#            in another such root: Debian's test of the package, with these .debs; it needs autopkgtest and the network
 #
-# Without STEPS all of them. After each removal the root must have the files that it had before. Requires root,
+# Without STEPS all of them. After a removal the root must have the files that it had before. Requires root,
 # mmdebstrap and a Debian machine, whose mirrors and release are taken. Roots in WORK are used again; remove WORK for new ones.
 set -eu
-[ $# -ge 2 ] || { echo "usage: $0 DIST WORK [source] [debs] [binary]" >&2; exit 2; }
+[ $# -ge 2 ] || { echo "usage: $0 DIST WORK [source] [debs] [binary] [autopkgtest]" >&2; exit 2; }
 mkdir -p "$2/debs"
 dist=$(cd "$1" && pwd)
 work=$(cd "$2" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 shift 2
-steps=${*:-source debs binary}
+steps=${*:-source debs binary autopkgtest}
 export LC_ALL=C
 
 say() { printf 'root: %s\n' "$*" >&2; }
@@ -120,8 +122,25 @@ for step in $steps; do
         say "binary: installing the .debs"
         inside binary sh -c 'dpkg -i /try/debs/*.deb >/dev/null'
         inside binary sh /try/use.sh /try/sources
-        inside binary dpkg --purge mnnkv libmnnkv-dev libmnnkv-model1 libmnnkv1 >/dev/null
+        # shellcheck disable=SC2016 # for the inner shell
+        inside binary sh -c 'for deb in /try/debs/*.deb; do dpkg-deb --field "$deb" Package; done |
+            xargs dpkg --purge >/dev/null'
         unchanged binary "dpkg --purge"
+        ;;
+    autopkgtest)
+        command -v autopkgtest >/dev/null || { say "autopkgtest: SKIPPED, since it is missing"; continue; }
+        make_root autopkgtest "$use,man-db,dpkg-dev"
+        unpack autopkgtest
+        (
+            cd "$work/autopkgtest/try/sources"
+            cp -R packaging/debian debian
+            version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+            printf 'mnn-kv (%s-1) unstable; urgency=medium\n\n  * Test.\n\n -- mnn-kv <%s>  %s\n' "$version" \
+                maintainers@mnn-kv.invalid "$(date -R)" >debian/changelog
+        )
+        say "autopkgtest: with the .debs"
+        autopkgtest --quiet --apt-upgrade --no-built-binaries "$work"/debs/*.deb "$work/autopkgtest/try/sources/" -- \
+            chroot "$work/autopkgtest"
         ;;
     *) fail "there is no step $step" ;;
     esac
