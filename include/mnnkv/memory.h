@@ -14,8 +14,9 @@ extern "C" {
 // --- Memory -----------------------------------------------------------------------------------------------------
 //
 // {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
-// caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step; while a prompt is read, the
-// raw tokens of one chunk may exceed it. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h).
+// caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step but one in which working
+// memory grows, as the first that attends; the next one makes room. While a prompt is read, the raw tokens of one chunk may
+// exceed it. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h).
 // States of a layer, the mildest first:
 //
 //   raw         all tokens are in the host's cache, and the host attends
