@@ -21,6 +21,8 @@ const DIMS: usize = 24;
 const KV_HEADS: usize = 2;
 const HEADS: usize = 4;
 const SINK: usize = 5;
+/// Of random chats: more than the working memory of their largest steps.
+const LEAST_BUDGET: u64 = 220_000;
 
 /// K and V of a token: `[head][dim]`.
 #[derive(Clone)]
@@ -89,7 +91,7 @@ fn blocks_path(name: impl std::fmt::Display) -> String {
 
 impl Chat {
     fn new(dtype: Dtype, is_short: bool, mode: Mode, seed: u64, mut random: Random) -> Self {
-        let budget = 200_000 + random.below(200_000);
+        let budget = LEAST_BUDGET as usize + random.below(200_000);
         let path = blocks_path(seed);
         let file = format!(r#""kv_memory_file": "{path}", "kv_memory_wait_us": 10000000"#);
         let rest = match mode {
@@ -367,11 +369,16 @@ impl Chat {
                 || stats.block_bytes < 20_000,
             "{stats:?}"
         );
-        // Nothing is dropped while sketches have room.
+        self.check_drops();
+        assert_eq!((stats.lost, stats.failed_writes, stats.reads.late, stats.reads.failed), (0, 0, 0, 0));
+    }
+
+    /// Nothing is dropped while sketches have room.
+    fn check_drops(&mut self) {
+        let stats = self.session.memory_stats().unwrap();
         let has_room = stats.budget_bytes > stats.working_bytes + 200_000;
         assert!(self.mode == Mode::Drops || !has_room || stats.dropped_tokens == 0 || self.dropped, "{stats:?}");
         self.dropped |= stats.dropped_tokens > 0;
-        assert_eq!((stats.lost, stats.failed_writes, stats.reads.late, stats.reads.failed), (0, 0, 0, 0));
     }
 
     /// Keeps random ranges of the history.
@@ -470,9 +477,11 @@ fn schedule(seed: u64) -> [u64; 4] {
             2 if !chat.tokens.is_empty() => chat.edit(),
             6 if mode != Mode::Always => {
                 let before = chat.session.memory_stats().unwrap();
-                let bytes = chat.session.trim(before.budget_bytes - chat.random.below(20_000) as u64).unwrap();
+                let budget = before.budget_bytes - chat.random.below(20_000) as u64;
+                let bytes = chat.session.trim(budget.max(LEAST_BUDGET)).unwrap();
                 // The first write to a file takes working memory.
                 assert!(bytes <= before.bytes + 25_000);
+                chat.check_drops();
             }
             3 if chat.kv_len > 0 => chat.park(),
             4 | 5 if chat.random.below(3) == 0 && chat.kv_len > 0 => chat.restart(),
@@ -501,12 +510,13 @@ fn schedule(seed: u64) -> [u64; 4] {
 fn random_chats_attend_to_every_token_once() {
     let count = number("MNNKV_SCHEDULES").unwrap_or(600).div_ceil(3);
     let mut all = [0; 4];
-    for seed in 0..count {
+    for seed in (0..count).filter(|seed| super::alone().is_none_or(|alone| alone == *seed)) {
         all.iter_mut().zip(reported(seed, || schedule(seed))).for_each(|(sum, n)| *sum += n);
     }
     let [blocks, offloaded, dropped, returned] = all;
     assert!(
-        blocks > count && offloaded >= count / 20 && dropped >= count / 20 && returned >= count / 50,
+        super::alone().is_some()
+            || blocks > count && offloaded >= count / 20 && dropped >= count / 20 && returned >= count / 50,
         "{all:?} in {count} chats"
     );
 }
