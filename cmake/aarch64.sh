@@ -121,6 +121,8 @@ configure "$out/cmake" -DMNNKV_BUILD_TESTS=ON -DCMAKE_PREFIX_PATH="$root/usr"
 memory='^LargeCache\.FallsAsFarWithBlocksThatEndInsidePages$|ResidentHost\.|ResidentStore\.'
 # Chats of thousands of tokens take hours there; the files of budgets have tests in Rust.
 chats='^BudgetFile\.'
+# qemu 7.2 fails an assertion of its own in a child that is forked while another thread starts.
+forks='^workers/fork_suite\.'
 cd "$out/cmake"
-"$ctest" --output-on-failure --parallel "$jobs" -E "$memory|$chats"
+"$ctest" --output-on-failure --parallel "$jobs" -E "$memory|$chats|$forks"
 say "took $(($(date +%s) - began)) s"
