@@ -1,5 +1,6 @@
 // Attention over quantised tokens by the C API, beside plain attention in f64 over the numbers that were appended.
 
+#include "session_host.hpp"
 #include "struct_sizes.hpp"
 
 #include <cmath>
@@ -137,8 +138,7 @@ TEST_F(Attend, EveryTokenIsAttendedToOnAnyNumberOfThreads) {
         EXPECT_LT(distance(), at == 0 ? 1e-5 : 0.04) << "step " << at;
         ASSERT_NO_FATAL_FAILURE(end());
     }
-    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-    ASSERT_TRUE(ok(session_.metrics(metrics, 0).code()));
+    const mnnkv_metrics metrics = metrics_of(session_, 0);
     EXPECT_EQ(metrics.quant_tokens, metrics.quant_block_count * 64);
     EXPECT_EQ(static_cast<double>(all_.size()), metrics.quant_tokens + kv_len_);
     EXPECT_LT(metrics.quant_bytes, metrics.quant_tokens * kv_heads * dims * 2 * 4 * 0.22) << "of f32";

@@ -4,6 +4,7 @@
 #ifndef MNNKV_TESTS_BUDGET_CHAT_HPP
 #define MNNKV_TESTS_BUDGET_CHAT_HPP
 
+#include "session_host.hpp"
 #include "struct_sizes.hpp"
 
 #include <array>
@@ -249,8 +250,7 @@ private:
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             std::vector<numbers> tokens = all_[layer];
             if (as_blocks) {
-                mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-                EXPECT_TRUE(ok(session.metrics(metrics, layer).code()));
+                const mnnkv_metrics metrics = metrics_of(session, layer);
                 EXPECT_EQ(metrics.quant_unfit_block_count, 0);
                 const std::size_t quantised = static_cast<std::size_t>(metrics.quant_tokens);
                 for (std::size_t first = sink; first < sink + quantised; first += block) {
