@@ -134,9 +134,9 @@ for step in $steps; do
         (
             cd "$work/autopkgtest/try/sources"
             cp -R packaging/debian debian
-            version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
-            printf 'mnn-kv (%s-1) unstable; urgency=medium\n\n  * Test.\n\n -- mnn-kv <%s>  %s\n' "$version" \
-                maintainers@mnn-kv.invalid "$(date -R)" >debian/changelog
+            # That of the .debs, which deb.sh has written.
+            dpkg-deb --fsys-tarfile "$work"/debs/libmnnkv1_*.deb |
+                tar -xO ./usr/share/doc/libmnnkv1/changelog.Debian.gz | gzip -d >debian/changelog
         )
         say "autopkgtest: with the .debs"
         autopkgtest --quiet --apt-upgrade --no-built-binaries "$work"/debs/*.deb "$work/autopkgtest/try/sources/" -- \
