@@ -509,8 +509,14 @@ fn schedule(seed: u64) -> [u64; 4] {
 #[test]
 fn random_chats_attend_to_every_token_once() {
     let count = number("MNNKV_SCHEDULES").unwrap_or(600).div_ceil(3);
+    // Numbers of other kinds of schedules have a part.
+    let seeds = match super::alone() {
+        Some(seed) if seed >> 32 == 0 => seed..seed + 1,
+        Some(_) => return,
+        None => 0..count,
+    };
     let mut all = [0; 4];
-    for seed in (0..count).filter(|seed| super::alone().is_none_or(|alone| alone == *seed)) {
+    for seed in seeds {
         all.iter_mut().zip(reported(seed, || schedule(seed))).for_each(|(sum, n)| *sum += n);
     }
     let [blocks, offloaded, dropped, returned] = all;
