@@ -72,9 +72,9 @@ typedef struct mnnkv_attend {
 } mnnkv_attend;
 
 /// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
-/// else to 0: the host's then reads the cache, which has all tokens. Call it after begin; between
-/// steps it says whether kv_quant is set or the layer has quantised tokens. Always 0 once begin or end was given a
-/// cache that the host quantises.
+/// else to 0: the host's then reads the cache, which has all tokens. Call it after begin; between steps it says whether
+/// kv_quant is set, or the layer has quantised tokens, or has dropped some since its reset. Always 0 once begin or end was
+/// given a cache that the host quantises.
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
                                    uint32_t layer,
@@ -82,7 +82,8 @@ mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
 
 /// Runs one of `parts` parts of the attention of an open layer's step, over its quantised and raw tokens. Each part is called
 /// once, on any thread and in any order; the output is complete when all have returned. None waits for another. With steps of
-/// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows.
+/// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows. Once all parts have
+/// returned, the host may append further tokens of the step, and call all parts again, for the rows of these.
 /// part: below parts, which are 1 to 64.
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
 /// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length that begin left, or

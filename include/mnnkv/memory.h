@@ -96,7 +96,7 @@ mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_sta
 /// used; those that were dropped do not. Any thread. Waits for calls with the session that run, also for a park or a save, but
 /// never for attention; and writes blocks to the file before it returns, so do not call it on a thread that must not wait.
 /// *in_use: bytes in use afterwards; may be NULL.
-/// INVALID_ARGUMENT: if the session has no budget
+/// INVALID_ARGUMENT: if the session has no budget, or one that is too small for the model, as begin says
 mnnkv_status mnnkv_session_trim(mnnkv_session *session,
                                 uint64_t bytes,
                                 uint64_t *in_use);

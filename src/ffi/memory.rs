@@ -135,7 +135,7 @@ pub unsafe extern "C" fn mnnkv_session_memory(
 /// used; those that were dropped do not. Any thread. Waits for calls with the session that run, also for a park or a save, but
 /// never for attention; and writes blocks to the file before it returns, so do not call it on a thread that must not wait.
 /// *in_use: bytes in use afterwards; may be NULL.
-/// INVALID_ARGUMENT: if the session has no budget
+/// INVALID_ARGUMENT: if the session has no budget, or one that is too small for the model, as begin says
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_trim(session: *mut mnnkv_session, bytes: u64, in_use: *mut u64) -> mnnkv_status {
     body!({

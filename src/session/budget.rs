@@ -359,7 +359,7 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
         all.lost += kept.lost;
         all.over_steps += kept.over_steps;
         all.rung = all.rung.max(match blocks.list() {
-            _ if kept.dropped > 0 => Rung::Dropping,
+            _ if kept.has_dropped() => Rung::Dropping,
             [] => Rung::Raw,
             _ if away > 0 => Rung::File,
             _ => Rung::Quantised,
@@ -417,6 +417,11 @@ impl Kept {
     /// Heads of blocks that the file had no more, since the reset.
     pub(super) fn loses(&self) -> u64 {
         self.lost - self.lost_before
+    }
+
+    /// Whether tokens were dropped or lost since the reset.
+    pub(super) fn has_dropped(&self) -> bool {
+        self.dropped > 0
     }
 
     /// Whether tokens were dropped since the reset, lost ones aside.

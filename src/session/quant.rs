@@ -233,9 +233,10 @@ impl Quant {
         }
     }
 
-    /// Whether steps attend by the session, over a cache of numbers.
+    /// Whether steps attend by the session, over a cache of numbers. Tokens that were dropped leave gaps between those of the
+    /// cache, of which a host's own attention does not know.
     pub(super) fn attends(&self) -> bool {
-        self.rules.always || !self.blocks().list().is_empty()
+        self.rules.always || !self.blocks().list().is_empty() || self.kept.has_dropped()
     }
 
     /// The quantised tokens now, and counters.

@@ -90,6 +90,25 @@ fn a_trim_before_the_first_step_leaves_the_least() {
 }
 
 #[test]
+fn a_chat_that_has_dropped_tokens_attends_until_its_reset() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 10, Random::new(10));
+    chat.session = session(r#"{"kv_memory_bytes": 150000}"#);
+    grow(&mut chat);
+    // An edit takes every block that is left. The cache then has gaps that no host knows of.
+    let blocks = chat.session.blocks_for_tests(0);
+    let ends = blocks.iter().map(|(first, live, _)| (*first + live.count_ones()) as i32);
+    let begins = blocks.iter().map(|(first, ..)| *first as i32).chain([chat.tokens.len() as i32]);
+    let pairs: Vec<Pair> = [0].into_iter().chain(ends).zip(begins).map(|(end, begin)| [end, begin - end]).collect();
+    let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
+    *kv_len = session.keep(0, &pairs, Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
+    let lengths = session.lengths(0).unwrap();
+    assert!(session.blocks_for_tests(0).is_empty() && lengths.physical < lengths.logical);
+    assert!(session.attends(0).unwrap());
+    session.reset(None).unwrap();
+    assert!(!session.attends(0).unwrap());
+}
+
+#[test]
 fn a_loaded_chat_is_within_the_budget() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(12));
     (0..12).for_each(|_| chat.step(100));
