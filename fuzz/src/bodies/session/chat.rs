@@ -62,6 +62,8 @@ pub struct Layer {
     /// Tokens in the cache, those of an open step left out.
     pub len: u32,
     pub step: Option<Step>,
+    /// The rotated channels that the session was given, which end refuses where they are more than head_dim.
+    pub rotated: u32,
     /// The buffers may be other ones.
     pub is_parked: bool,
     given: Option<Saved>,
@@ -108,6 +110,7 @@ impl Layer {
             pins: Vec::new(),
             len: 0,
             step: None,
+            rotated: 0,
             is_parked: true,
             given: None,
             committed: None,
@@ -346,7 +349,10 @@ impl Chat {
             // SAFETY: the handle is not used again.
             unsafe { mnnkv_session_destroy(self.session) };
             right(self.make_session());
-            self.layers.iter_mut().for_each(|layer| layer.load(Saved::default()));
+            self.layers.iter_mut().for_each(|layer| {
+                layer.load(Saved::default());
+                layer.rotated = 0;
+            });
         }
         let failures = self.disk().failures.get();
         let status = c!(mnnkv_snapshot_load(self.snapshot, self.session, MNNKV_ALL_LAYERS));

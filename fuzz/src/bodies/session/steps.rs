@@ -4,7 +4,7 @@ use super::chat::{Chat, LANES, LAYERS, MOST_TOKENS, Step, c, right, size};
 use crate::bodies::given::Given;
 use mnnkv::ffi::heads::{mnnkv_session_head, mnnkv_session_released, mnnkv_session_restore};
 use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_park};
-use mnnkv::ffi::policy::mnnkv_session_pin;
+use mnnkv::ffi::policy::{mnnkv_session_pin, mnnkv_session_rotation};
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::MNNKV_OK as OK;
@@ -209,6 +209,11 @@ impl Chat {
         let step = mine.step.as_ref().expect("only called of open layers");
         let (heads, rows) = step.scored.filter(|_| queries > 0).unwrap_or((4, queries));
         let mut status = c!(mnnkv_session_end(session, layer as u32, heads, rows, &mut cache));
+        if status != OK && mine.rotated > mine.spec.head_dim {
+            right(c!(mnnkv_session_rotation(session, layer as u32, null())));
+            mine.rotated = 0;
+            status = c!(mnnkv_session_end(session, layer as u32, heads, rows, &mut cache));
+        }
         if step.is_spoiled && status != OK {
             status = c!(mnnkv_session_end(session, layer as u32, 0, 0, &mut cache));
         }

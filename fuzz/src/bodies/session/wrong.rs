@@ -178,7 +178,7 @@ impl Chat {
         status
     }
 
-    /// Any rotation, which concerns scores alone.
+    /// Any rotation, which concerns the scores of keys alone.
     fn wrong_rotation(&mut self, given: &mut Given<'_>) -> mnnkv_status {
         let rotation = mnnkv_rotation {
             struct_size: given.pick(&[size::<mnnkv_rotation>(), size::<mnnkv_rotation>(), 0, 8]),
@@ -187,7 +187,12 @@ impl Chat {
             theta: given.float(),
             inv_freq: null(),
         };
-        c!(mnnkv_session_rotation(self.session, given.below(4) as u32, &rotation))
+        let layer = given.below(4);
+        let status = c!(mnnkv_session_rotation(self.session, layer as u32, &rotation));
+        if status == OK {
+            self.layers[layer].rotated = rotation.dims;
+        }
+        status
     }
 
     /// Layers and positions out of range.
