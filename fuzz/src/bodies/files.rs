@@ -1,9 +1,10 @@
-//! Files of users that readers open by their path: dumps, and PyTorch checkpoints.
+//! Files of users that readers open by their path: dumps, PyTorch checkpoints, models in GGUF, and texts to judge them by.
 
 use super::counting_allocator::peak;
 use super::given::Given;
 use checkpoint::Checkpoint;
 use mnnkv_replay::dumps::Dump;
+use mnnkv_replay::quality::{read_items, read_tokens};
 use mnnkv_replay::{llama, reference};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,6 +109,56 @@ pub fn checkpoint(data: &[u8]) {
             if let (Some(shape), Ok(values)) = (shape, checkpoint.values(&name)) {
                 assert_eq!(shape.iter().product::<usize>(), values.len());
             }
+        }
+    });
+    assert!(held < (4 << 20) + 400 * data.len(), "{held} bytes for {}", data.len());
+}
+
+/// Any bytes as a model in GGUF: refused, or one that reads a token, in memory proportional to the file.
+pub fn gguf(data: &[u8]) {
+    let folder = Folder::new();
+    let path = folder.write("any.gguf", data);
+    let held = peak(|| {
+        let Ok(model) = llama::Model::open(&path) else { return };
+        let states = model.forward(&[0], &[7], |_, _, _| Ok::<_, ()>(())).expect("attention does not fail");
+        assert_eq!(states.len(), model.shape().hidden);
+        model.predict(&states, |row, logits| assert_eq!((row, logits.len()), (0, model.shape().vocabulary)));
+    });
+    // A block of 256 numbers may have 2 bits for each.
+    assert!(held < (4 << 20) + 400 * data.len(), "{held} bytes for {}", data.len());
+}
+
+/// Any bytes as a file of tasks, or of tokens: refused, or texts that a model of this shape can read.
+pub fn tasks(data: &[u8]) {
+    let folder = Folder::new();
+    let mut given = Given::new(data);
+    let (kind, vocabulary, context) = (given.below(3), given.from(1, 300), given.from(1, 60));
+    let name = given.pick(&["any.jsonl", "any.u16", "any.u32"]);
+    let path = folder.write(name, given.rest());
+    let held = peak(|| {
+        if kind > 0 {
+            let Ok(tokens) = read_tokens(&path, vocabulary) else { return };
+            return assert!(tokens.iter().all(|token| (*token as usize) < vocabulary));
+        }
+        let of = |vocabulary, context| llama::Shape {
+            layers: 1,
+            hidden: 1,
+            inner: 1,
+            heads: 1,
+            kv_heads: 1,
+            dims: 2,
+            vocabulary,
+            context,
+            epsilon: 0.0,
+            theta: 1.0,
+            tied: true,
+        };
+        for item in read_items(&path, &of(vocabulary, context)).unwrap_or_default() {
+            let len = item.tokens.len();
+            assert!((1..len).contains(&item.question_from) && len <= context && !item.kind.is_empty());
+            assert!(item.tokens.iter().all(|token| (*token as usize) < vocabulary));
+            assert!(item.scored.is_sorted_by(|a, b| a < b) && item.scored[0] >= item.question_from);
+            assert_eq!(item.scored.last(), Some(&(len - 1)));
         }
     });
     assert!(held < (4 << 20) + 400 * data.len(), "{held} bytes for {}", data.len());

@@ -11,6 +11,7 @@ mod packing;
 #[allow(dead_code)]
 mod random;
 
+mod attend;
 mod blobs;
 mod c8;
 mod compressor;
@@ -24,10 +25,11 @@ mod session;
 mod snapshot;
 mod state;
 
+pub use attend::attend;
 pub use blobs::{decode_lanes, decode_v1, decode_v2, roundtrip};
 pub use c8::c8;
 pub use compressor::compressor;
-pub use files::{checkpoint, dumps};
+pub use files::{checkpoint, dumps, gguf, tasks};
 pub use json::{config, json, sizing};
 pub use layout::layout;
 pub use msmodelslim::msmodelslim;
@@ -40,7 +42,8 @@ pub use state::decode_state;
 pub type Target = fn(&[u8]);
 
 /// All targets by name. Each has a program in `fuzz_targets/` and inputs in `corpus/`.
-pub const TARGETS: [(&str, Target); 18] = [
+pub const TARGETS: [(&str, Target); 21] = [
+    ("attend", attend),
     ("c8", c8),
     ("checkpoint", checkpoint),
     ("compressor", compressor),
@@ -50,6 +53,7 @@ pub const TARGETS: [(&str, Target); 18] = [
     ("decode_v1", decode_v1),
     ("decode_v2", decode_v2),
     ("dumps", dumps),
+    ("gguf", gguf),
     ("h2o_plan", h2o_plan),
     ("json", json),
     ("layer_state", layer_state),
@@ -59,4 +63,5 @@ pub const TARGETS: [(&str, Target); 18] = [
     ("session", session),
     ("sizing", sizing),
     ("snapshot", snapshot),
+    ("tasks", tasks),
 ];

@@ -2,10 +2,10 @@
 //! host that knows every token. A right call succeeds; a wrong one is refused and changes nothing; the cache always has
 //! the tokens that the positions name, bit for bit.
 
-mod chat;
+pub(super) mod chat;
 mod config;
-mod disk;
-mod steps;
+pub(super) mod disk;
+pub(super) mod steps;
 mod wrong;
 
 use super::given::Given;

@@ -7,10 +7,11 @@ use super::disk::Disk;
 use super::given::Given;
 use super::packing::{Dense, Packing, flash};
 use super::random::Random;
+use mnnkv::attend::{Queries, Step};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Effort, Encoder, Format, Options};
-use mnnkv::layout::{Cache, Layout, Spec};
-use mnnkv::session::{Session, compact_file};
+use mnnkv::layout::{Cache, CacheRef, Layout, Spec};
+use mnnkv::session::{Host, Session, compact_file};
 use mnnkv::snapshot::{Access, Geometry, Run, Snapshot};
 use mnnkv::store::Packing as HowEncoded;
 use xxhash_rust::xxh3::xxh3_64;
@@ -19,8 +20,9 @@ fn fastest() -> HowEncoded<'static> {
     HowEncoded { effort: Effort::new(1, "effort").unwrap(), rotation: None, threads: 1 }
 }
 
-/// Configs of sessions that load: without, with and with another eviction, and with stored tokens.
-const CONFIGS: [&str; 4] = [
+/// Configs of sessions that load: without, with and with another eviction, with stored tokens, with fewer bits, and with a
+/// budget.
+const CONFIGS: [&str; 6] = [
     "{}",
     r#"{"kv_h2o_enable":true,"kv_h2o_layer_start":0,"kv_h2o_block_tokens":4,"kv_h2o_sink_tokens":4,
         "kv_h2o_recent_tokens":8,"kv_h2o_trigger_min_tokens":8}"#,
@@ -30,6 +32,8 @@ const CONFIGS: [&str; 4] = [
     r#"{"kv_lossless_enable":true,"kv_lossless_runtime_enable":true,"kv_lossless_runtime_mode":"store",
         "kv_lossless_async_threads":0,"kv_lossless_hot_sink_tokens":0,"kv_lossless_hot_recent_tokens":1,
         "kv_lossless_block_tokens":4,"kv_lossless_store_bootstrap_tokens":0}"#,
+    r#"{"kv_quant":"k8v4","kv_quant_sink_tokens":3}"#,
+    r#"{"kv_memory_bytes":700000}"#,
 ];
 const LAYERS: u32 = 4;
 /// The most bytes of a cache that is made.
@@ -83,13 +87,18 @@ fn read(file: &Snapshot) {
         }
     }
     for config in &CONFIGS {
-        let session = Session::new(config.as_bytes(), b"", LAYERS, 1).unwrap();
+        let session = session(config, LAYERS);
         for layer in 0..LAYERS {
             if session.load(Some(layer), file).is_ok() {
                 go_on(&session, layer, file.layer(layer).expect("it was loaded").geometry, None);
             }
         }
     }
+}
+
+/// A session of a host that attends where a config asks for it.
+fn session(config: &str, layers: u32) -> Session {
+    Session::with_host(config.as_bytes(), b"", layers, 1, Host { attends: true, ..Host::default() }).unwrap()
 }
 
 /// A cache of a geometry with room for `tokens`, if it is small.
@@ -100,6 +109,22 @@ fn cache(geometry: Geometry, tokens: u32) -> Option<(Packing, Layout)> {
     let spec = Spec { key: kind(geometry.key)?.into(), value: kind(geometry.value)?.into(), ..flash };
     let layout = Layout::new(&spec).ok()?;
     (layout.key_bytes().max(layout.value_bytes()) <= MOST_BYTES).then_some((Packing { spec }, layout))
+}
+
+/// A row attends to all tokens of a layer, those of blocks from the file among them.
+fn attend(session: &Session, layer: u32, cache: (&CacheRef<'_>, u32), geometry: Geometry) {
+    let (heads, dims) = (geometry.heads as usize, geometry.head_dim as usize);
+    let data: Vec<u8> = (0..heads * dims).flat_map(|at| (0.1 * at as f32 - 0.5).to_le_bytes()).collect();
+    let (head_stride, row_stride) = (4 * dims, 4 * heads * dims);
+    let queries = Queries { dtype: Dtype::F32, heads, rows: 1, dims, head_stride, row_stride, scale: 0.3, data: &data };
+    let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+    let mut written = 0;
+    let mut write = |row: usize, head: usize, numbers: &[f32]| {
+        assert!((row, numbers.len()) == (0, dims) && head < heads);
+        written += 1;
+    };
+    (0..2).for_each(|part| session.attend(layer, cache, &step, (part, 2), &mut write).unwrap());
+    assert_eq!(written, heads);
 }
 
 /// Some steps of a layer that was loaded. `whole`: all tokens of the file, where its pieces are whole.
@@ -115,6 +140,9 @@ fn go_on(session: &Session, layer: u32, geometry: Geometry, whole: Option<&[Dens
     if let Some(whole) = whole {
         let is_known = |at: u32| whole.contains(&packing.rows(&key, &value, &[at as usize]));
         assert!((0..len).all(is_known), "the cache has a token that the file has not");
+    }
+    if session.attends(layer).unwrap() {
+        attend(session, layer, (&CacheRef::new(&layout, &key, &value).unwrap(), len + 1), geometry);
     }
     session.end(layer, 0, 0, Cache::new(&layout, &mut key, &mut value).unwrap(), len + 1).unwrap();
     let half = [[0, lengths.logical as i32 / 2]];
@@ -154,7 +182,7 @@ pub fn layer_state(data: &[u8]) {
     let mut given = Given::new(data);
     let config = given.pick(&CONFIGS);
     let float = |given: &mut Given<'_>| given.from(1, 3) as u8;
-    let (heads, head_dim) = (given.from(1, 2) as u32, given.from(1, 6) as u32);
+    let (heads, head_dim) = (given.from(1, 2) as u32, given.from(1, 8) as u32);
     let geometry = Geometry { heads, head_dim, key: float(&mut given), value: float(&mut given) };
     let counts: Vec<u32> = (0..given.below(4)).map(|_| given.from(1, 30) as u32).collect();
     let disk = Disk::default();
@@ -168,7 +196,7 @@ pub fn layer_state(data: &[u8]) {
     }
     file.set_layer(0, geometry, &runs, given.rest()).unwrap();
     file.commit().unwrap();
-    let session = Session::new(config.as_bytes(), b"", 1, 1).unwrap();
+    let session = session(config, 1);
     let mut loaded = Ok(());
     let held = peak(|| loaded = session.load(None, &file));
     assert!(held <= (1 << 20) + 64 * data.len(), "{held} bytes for {}", data.len());

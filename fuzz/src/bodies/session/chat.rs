@@ -31,7 +31,7 @@ macro_rules! c {
         unsafe { $name($($argument),*) }
     };
 }
-pub(super) use c;
+pub(in crate::bodies) use c;
 
 /// The state that a load brings back.
 #[derive(Clone, Default)]
