@@ -121,7 +121,7 @@ configure "$out/cmake" -DMNNKV_BUILD_TESTS=ON -DCMAKE_PREFIX_PATH="$root/usr"
 memory='^LargeCache\.FallsAsFarWithBlocksThatEndInsidePages$|ResidentHost\.|ResidentStore\.'
 # Chats of thousands of tokens take hours there; the files of budgets have tests in Rust.
 chats='^BudgetFile\.'
-# qemu 7.2 fails an assertion of its own in a child that is forked while another thread starts.
+# See cpp-tests/CMakeLists.txt.
 forks='^workers/fork_suite\.'
 cd "$out/cmake"
 "$ctest" --output-on-failure --parallel "$jobs" -E "$memory|$chats|$forks"
