@@ -58,7 +58,11 @@ struct Chat {
 }
 
 fn layout(dtype: Dtype, packs: [u32; 3], max_tokens: u32) -> Layout {
-    Layout::new(&Spec {
+    Layout::new(&spec(dtype, packs, max_tokens)).unwrap()
+}
+
+fn spec(dtype: Dtype, packs: [u32; 3], max_tokens: u32) -> Spec {
+    Spec {
         key: dtype.into(),
         value: dtype.into(),
         kv_heads: KV_HEADS as u32,
@@ -72,8 +76,7 @@ fn layout(dtype: Dtype, packs: [u32; 3], max_tokens: u32) -> Layout {
         value_head_stride: 0,
         key_token_stride: 0,
         value_token_stride: 0,
-    })
-    .unwrap()
+    }
 }
 
 const PACKS: [[u32; 3]; 3] = [[1, 8, 64], [8, 4, 64], [1, 1, 1]];

@@ -61,6 +61,32 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
 }
 
 #[test]
+fn layers_have_shares_by_the_sizes_of_their_tokens() {
+    let budget = 200_000;
+    let config = format!(r#"{{"kv_memory_bytes": {budget}}}"#);
+    let session = Session::with_host(config.as_bytes(), b"", 2, 2, Host { attends: true, ..Host::default() }).unwrap();
+    // The second layer has tokens of three times the size, and comes last.
+    let mut layers = [1, 3].map(|kv_heads| {
+        let layout = Layout::new(&Spec { kv_heads, ..spec(Dtype::F16, PACKS[0], 2000) }).unwrap();
+        let (key, value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+        (layout, key, value, 0)
+    });
+    for _ in 0..40 {
+        for (number, (layout, key, value, kv_len)) in (0..).zip(&mut layers) {
+            let len = session.begin(number, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap();
+            *kv_len = len + 50;
+            session.end(number, 0, 0, Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
+        }
+        let stats = session.memory_stats().unwrap();
+        assert!(stats.bytes <= budget, "{stats:?}");
+    }
+    let stats = session.memory_stats().unwrap();
+    assert!(stats.rung == Rung::Dropping && stats.bytes > budget / 2, "{stats:?}");
+    let [small, large] = [0, 1].map(|layer| session.metrics(Some(layer)).unwrap().quant_bytes as f64);
+    assert!((2.5..3.5).contains(&(large / small)), "{small} and {large} bytes");
+}
+
+#[test]
 fn a_budget_below_the_least_is_refused() {
     let layout = layout(Dtype::F32, PACKS[0], 64);
     let begin = |bytes: u64| {
@@ -87,6 +113,28 @@ fn a_trim_before_the_first_step_leaves_the_least() {
     assert_eq!((stats.budget_bytes, stats.raw_tokens), (least, holds.raw_tokens));
     let outlook = chat.session.outlook().unwrap();
     assert!(outlook.starts_with(&format!("at most {} MB", least as f64 / 1e6)), "{outlook}");
+}
+
+#[test]
+fn a_trim_makes_room_for_the_working_memory_of_its_first_writes_to_the_file() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 11, Random::new(11));
+    let path = blocks_path("trim");
+    chat.session = session(&format!(r#"{{"kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    // Nobody attends, so that working memory is that of blocks alone.
+    chat.move_cache(1400);
+    for count in [64; 20] {
+        chat.begin();
+        chat.append(count);
+        chat.end(0);
+    }
+    chat.begin();
+    let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
+    session.abort(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap();
+    let before = session.memory_stats().unwrap();
+    let bytes = session.trim(before.bytes - before.block_bytes / 2).unwrap();
+    let after = session.memory_stats().unwrap();
+    assert!(before.written_bytes == 0 && after.written_bytes > 0, "{before:?} {after:?}");
+    assert!(bytes <= after.budget_bytes && after.working_bytes > before.working_bytes, "{before:?} {after:?}");
 }
 
 #[test]
