@@ -87,6 +87,30 @@ fn layers_have_shares_by_the_sizes_of_their_tokens() {
 }
 
 #[test]
+fn steps_of_a_layer_that_cannot_be_quantised_count_once_they_exceed_its_share() {
+    let budget = 300_000;
+    let session = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
+    let layout = layout(Dtype::F16, PACKS[0], 3200);
+    let token = layout.dense_key_bytes(1) + layout.dense_value_bytes(1);
+    // No number is finite.
+    let (mut key, mut value) = (vec![0xFF; layout.key_bytes()], vec![0xFF; layout.value_bytes()]);
+    let (mut kv_len, mut over) = (0, 0);
+    for _ in 0..60 {
+        let len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap();
+        assert_eq!(len, kv_len, "all stay raw");
+        kv_len += 50;
+        session.end(0, 0, 0, Cache::new(&layout, &mut key, &mut value).unwrap(), kv_len).unwrap();
+        let stats = session.memory_stats().unwrap();
+        let raw = kv_len as usize * token;
+        // A page of each head of K and of V may be of tokens in part.
+        let pages = 2 * KV_HEADS * crate::sys::pages::page_size();
+        over += u64::from(raw + pages + stats.block_bytes as usize > budget - stats.working_bytes as usize);
+        assert_eq!((stats.raw_bytes, stats.over_steps), (raw as u64, over));
+    }
+    assert!((1..60).contains(&over));
+}
+
+#[test]
 fn a_budget_below_the_least_is_refused() {
     let layout = layout(Dtype::F32, PACKS[0], 64);
     let begin = |bytes: u64| {
@@ -111,6 +135,7 @@ fn a_trim_before_the_first_step_leaves_the_least() {
     let stats = chat.session.memory_stats().unwrap();
     let holds = Holds::of(least, 1, &chat.layout.rows()).unwrap();
     assert_eq!((stats.budget_bytes, stats.raw_tokens), (least, holds.raw_tokens));
+    assert_eq!(chat.session.warnings().unwrap(), "", "nothing is lost yet");
     let outlook = chat.session.outlook().unwrap();
     assert!(outlook.starts_with(&format!("at most {} MB", least as f64 / 1e6)), "{outlook}");
 }
@@ -144,6 +169,7 @@ fn a_chat_that_has_dropped_tokens_attends_until_its_reset() {
     grow(&mut chat);
     // An edit takes every block that is left. The cache then has gaps that no host knows of.
     let blocks = chat.session.blocks_for_tests(0);
+    assert!(blocks.iter().all(|(.., heads)| heads.iter().any(Option::is_some)), "those without a head are gone");
     let ends = blocks.iter().map(|(first, live, _)| (*first + live.count_ones()) as i32);
     let begins = blocks.iter().map(|(first, ..)| *first as i32).chain([chat.tokens.len() as i32]);
     let pairs: Vec<Pair> = [0].into_iter().chain(ends).zip(begins).map(|(end, begin)| [end, begin - end]).collect();
