@@ -19,6 +19,8 @@ fn grow(chat: &mut Chat) -> [(u64, usize); 3] {
         let (stats, length) = (session.memory_stats().unwrap(), session.lengths(0).unwrap().logical);
         chat.append(STEP);
         chat.end(0);
+        let blocks = chat.session.blocks_for_tests(0);
+        assert!(blocks.iter().all(|(.., heads)| heads.iter().any(Option::is_some)), "a block without a head is gone");
         let rungs = [Rung::Quantised, Rung::File, Rung::Dropping];
         let reached = limits.iter_mut().zip(rungs).filter(|(limit, rung)| limit.is_none() && stats.rung >= *rung);
         reached.for_each(|(limit, _)| *limit = Some((u64::from(length), working)));
@@ -169,7 +171,6 @@ fn a_chat_that_has_dropped_tokens_attends_until_its_reset() {
     grow(&mut chat);
     // An edit takes every block that is left. The cache then has gaps that no host knows of.
     let blocks = chat.session.blocks_for_tests(0);
-    assert!(blocks.iter().all(|(.., heads)| heads.iter().any(Option::is_some)), "those without a head are gone");
     let ends = blocks.iter().map(|(first, live, _)| (*first + live.count_ones()) as i32);
     let begins = blocks.iter().map(|(first, ..)| *first as i32).chain([chat.tokens.len() as i32]);
     let pairs: Vec<Pair> = [0].into_iter().chain(ends).zip(begins).map(|(end, begin)| [end, begin - end]).collect();
