@@ -5,7 +5,7 @@
 use super::given::Given;
 use super::packing::{Dense, Packing, flash};
 use super::random::Random;
-use super::session::chat::{c, right, size};
+use super::session::chat::{c, layout, right, size, snapshot_on};
 use super::session::disk::Disk;
 use super::session::steps::park_options;
 use mnnkv::dtype::Dtype;
@@ -35,8 +35,9 @@ const ROOM: usize = 1 << 16;
 #[derive(Clone, Copy, Debug)]
 struct Open {
     rows: usize,
-    /// Parts of the attention that have run, of so many.
-    parts: (u32, u32),
+    /// Parts of its attention, and whether all have run.
+    parts: u32,
+    attended: bool,
 }
 
 struct Chat {
@@ -72,10 +73,7 @@ pub fn attend(data: &[u8]) {
     let mut given = Given::new(data);
     let Some(mut chat) = Chat::new(&mut given) else { return };
     for _ in 0..MOST_CALLS {
-        if given.is_empty() {
-            break;
-        }
-        if !chat.call(&mut given) {
+        if given.is_empty() || !chat.call(&mut given) {
             break;
         }
     }
@@ -172,27 +170,6 @@ impl Chat {
         self.packing().put(&mut self.key, &mut self.value, &places, &rows);
     }
 
-    fn layout(&self) -> mnnkv_layout {
-        let Spec { kv_heads, head_dim, l_pack, h_pack, flash_block, max_tokens, .. } = self.spec;
-        mnnkv_layout {
-            struct_size: size::<mnnkv_layout>(),
-            key_dtype: self.spec.key.words() as u32,
-            value_dtype: self.spec.value.words() as u32,
-            kv_heads,
-            head_dim,
-            e_pack: 0,
-            l_pack,
-            h_pack,
-            flash_block,
-            max_tokens,
-            key_head_stride: 0,
-            value_head_stride: 0,
-            key_token_stride: 0,
-            value_token_stride: 0,
-            int8: null(),
-        }
-    }
-
     fn cache(&mut self, layout: &mnnkv_layout) -> mnnkv_cache {
         mnnkv_cache {
             struct_size: size::<mnnkv_cache>(),
@@ -276,7 +253,7 @@ impl Chat {
         if self.tokens.len() + rows > MOST_TOKENS {
             return false;
         }
-        let layout = self.layout();
+        let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
         let status = c!(mnnkv_session_begin(self.session, 0, &mut cache));
         if self.has_budget && !self.has_begun && status == INVALID {
@@ -297,7 +274,7 @@ impl Chat {
             self.tokens.push(token);
             self.kv_len += 1;
         }
-        self.open = Some(Open { rows, parts: (0, given.from(1, 6) as u32) });
+        self.open = Some(Open { rows, parts: given.from(1, 6) as u32, attended: false });
         self.check();
         true
     }
@@ -354,24 +331,20 @@ impl Chat {
         }
     }
 
-    /// Runs the rest of the parts of an open step.
+    /// Runs the attention of an open step, if it has not run.
     fn attend(&mut self, given: &mut Given<'_>) {
-        let Some(Open { rows, parts: (done, parts) }) = self.open else { return };
-        if !self.attends() || rows == 0 || rows > MOST_ROWS {
+        let Some(Open { rows, parts, attended }) = self.open else { return };
+        if attended || !self.attends() || rows == 0 || rows > MOST_ROWS {
             return;
         }
         let step = self.step(given);
-        // Parts of one step have one input: those that are left cannot run with another.
-        if done > 0 {
-            return;
-        }
         self.output.fill(f32::NAN);
-        let layout = self.layout();
+        let layout = layout(&self.spec);
         let cache = self.cache(&layout);
         for part in (0..parts).rev() {
             right(c!(mnnkv_session_attend(self.session, 0, part, parts, &cache, &step)));
         }
-        self.open = Some(Open { rows, parts: (parts, parts) });
+        self.open = Some(Open { rows, parts, attended: true });
         if !self.is_plain {
             return;
         }
@@ -405,10 +378,10 @@ impl Chat {
             return self.abort();
         }
         self.attend(given);
-        let Some(Open { rows, parts: (done, _) }) = self.open else { return };
-        let queries = if done > 0 { rows as u32 } else { 0 };
+        let Some(Open { rows, attended, .. }) = self.open else { return };
+        let queries = if attended { rows as u32 } else { 0 };
         self.most();
-        let layout = self.layout();
+        let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
         right(c!(mnnkv_session_end(self.session, 0, 0, queries, &mut cache)));
         assert_eq!(cache.kv_len as usize, self.kv_len);
@@ -419,7 +392,7 @@ impl Chat {
         let Some(Open { rows, .. }) = self.open.take() else { return };
         self.kv_len -= rows;
         self.tokens.truncate(self.tokens.len() - rows);
-        let layout = self.layout();
+        let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
         right(c!(mnnkv_session_abort(self.session, 0, &mut cache)));
     }
@@ -438,7 +411,7 @@ impl Chat {
                 at = begin + count;
             }
         }
-        let layout = self.layout();
+        let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
         right(c!(mnnkv_session_keep(self.session, 0, pairs.as_ptr().cast(), pairs.len(), &mut cache)));
         self.kv_len = cache.kv_len as usize;
@@ -448,10 +421,16 @@ impl Chat {
 
     fn park(&mut self, given: &mut Given<'_>) {
         let options = park_options(given.below(2) as i32);
-        let layout = self.layout();
+        let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
         right(c!(mnnkv_session_park(self.session, 0, &options, &mut cache, null_mut())));
-        // A parked layer's cache is written by begin.
+        self.restore();
+    }
+
+    /// The cache of a layer that was parked or loaded is written by begin.
+    fn restore(&mut self) {
+        let layout = layout(&self.spec);
+        let mut cache = self.cache(&layout);
         right(c!(mnnkv_session_begin(self.session, 0, &mut cache)));
         self.kv_len = cache.kv_len as usize;
         right(c!(mnnkv_session_abort(self.session, 0, &mut cache)));
@@ -460,20 +439,8 @@ impl Chat {
     /// Saves the chat, and goes on from the file in another session, with another layout.
     fn restart(&mut self, given: &mut Given<'_>) {
         let disk = Disk::default();
-        let io = disk.io();
-        let options = mnnkv_snapshot_options {
-            struct_size: size::<mnnkv_snapshot_options>(),
-            abi_version: 1,
-            path: null(),
-            io: &io,
-            fingerprint: null(),
-            fingerprint_len: 0,
-            access: MNNKV_SNAPSHOT_APPEND,
-            reserved: 0,
-        };
-        let mut file = null_mut();
-        right(c!(mnnkv_snapshot_create(&options, &mut file)));
-        let layout = self.layout();
+        let file = snapshot_on(&disk);
+        let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
         right(c!(mnnkv_snapshot_append(file, self.session, 0, &park_options(1), &mut cache, null_mut())));
         right(c!(mnnkv_snapshot_commit(file)));
@@ -487,11 +454,7 @@ impl Chat {
         self.kv_len = 0;
         self.relayout(physical as usize, given);
         self.kv_len = physical as usize;
-        let layout = self.layout();
-        let mut cache = self.cache(&layout);
-        right(c!(mnnkv_session_begin(self.session, 0, &mut cache)));
-        self.kv_len = cache.kv_len as usize;
-        right(c!(mnnkv_session_abort(self.session, 0, &mut cache)));
+        self.restore();
         c!(mnnkv_snapshot_destroy(file));
     }
 
@@ -529,11 +492,11 @@ impl Chat {
     /// An attention with a field that does not fit, or a call that is not due.
     fn wrong(&mut self, given: &mut Given<'_>) {
         let mut step = self.step(given);
-        let layout = self.layout();
+        let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
         let (mut part, mut parts) = (0, 1);
-        if let Some(Open { parts: (done, of), .. }) = self.open {
-            (part, parts) = (done.min(of - 1), of);
+        if let Some(Open { parts: of, attended, .. }) = self.open {
+            (part, parts) = (if attended { of - 1 } else { 0 }, of);
         }
         let float = given.float();
         let field = given.below(16);
@@ -562,7 +525,7 @@ impl Chat {
                 // Not all rows have attended, or no step is open.
                 let heads = u32::from(self.open.is_none());
                 let rows = match self.open {
-                    Some(Open { rows, parts: (done, _) }) if done == 0 && rows > 0 && self.attends() => rows as u32,
+                    Some(Open { rows, attended: false, .. }) if rows > 0 && self.attends() => rows as u32,
                     Some(_) => return,
                     None => 1,
                 };

@@ -140,7 +140,7 @@ pub fn tasks(data: &[u8]) {
             let Ok(tokens) = read_tokens(&path, vocabulary) else { return };
             return assert!(tokens.iter().all(|token| (*token as usize) < vocabulary));
         }
-        let of = |vocabulary, context| llama::Shape {
+        let shape = llama::Shape {
             layers: 1,
             hidden: 1,
             inner: 1,
@@ -153,7 +153,7 @@ pub fn tasks(data: &[u8]) {
             theta: 1.0,
             tied: true,
         };
-        for item in read_items(&path, &of(vocabulary, context)).unwrap_or_default() {
+        for item in read_items(&path, &shape).unwrap_or_default() {
             let len = item.tokens.len();
             assert!((1..len).contains(&item.question_from) && len <= context && !item.kind.is_empty());
             assert!(item.tokens.iter().all(|token| (*token as usize) < vocabulary));

@@ -97,6 +97,46 @@ pub fn size<T>() -> u32 {
     size_of::<T>() as u32
 }
 
+/// The layout of a cache of floats, without gaps, as the C ABI has it.
+pub fn layout(spec: &Spec) -> mnnkv_layout {
+    let Spec { key, value, kv_heads, head_dim, l_pack, h_pack, flash_block, max_tokens, .. } = *spec;
+    mnnkv_layout {
+        struct_size: size::<mnnkv_layout>(),
+        key_dtype: key.words() as u32,
+        value_dtype: value.words() as u32,
+        kv_heads,
+        head_dim,
+        e_pack: 0,
+        l_pack,
+        h_pack,
+        flash_block,
+        max_tokens,
+        key_head_stride: 0,
+        value_head_stride: 0,
+        key_token_stride: 0,
+        value_token_stride: 0,
+        int8: std::ptr::null(),
+    }
+}
+
+/// An empty snapshot on a disk, which must outlive it.
+pub fn snapshot_on(disk: &Disk) -> *mut mnnkv_snapshot {
+    let io = disk.io();
+    let options = mnnkv_snapshot_options {
+        struct_size: size::<mnnkv_snapshot_options>(),
+        abi_version: 1,
+        path: std::ptr::null(),
+        io: &io,
+        fingerprint: std::ptr::null(),
+        fingerprint_len: 0,
+        access: MNNKV_SNAPSHOT_APPEND,
+        reserved: 0,
+    };
+    let mut snapshot = null_mut();
+    right(c!(mnnkv_snapshot_create(&options, &mut snapshot)));
+    snapshot
+}
+
 impl Layer {
     fn any(given: &mut Given<'_>) -> Self {
         let dtypes = [Dtype::F16, Dtype::F32, Dtype::Bf16];
@@ -148,24 +188,7 @@ impl Layer {
     }
 
     pub fn layout(&self) -> mnnkv_layout {
-        let Spec { kv_heads, head_dim, l_pack, h_pack, flash_block, max_tokens, .. } = self.spec;
-        mnnkv_layout {
-            struct_size: size::<mnnkv_layout>(),
-            key_dtype: self.spec.key.words() as u32,
-            value_dtype: self.spec.value.words() as u32,
-            kv_heads,
-            head_dim,
-            e_pack: 0,
-            l_pack,
-            h_pack,
-            flash_block,
-            max_tokens,
-            key_head_stride: 0,
-            value_head_stride: 0,
-            key_token_stride: 0,
-            value_token_stride: 0,
-            int8: std::ptr::null(),
-        }
+        layout(&self.spec)
     }
 
     /// The cache with `kv_len` tokens, for calls while `layout` lives.
@@ -246,20 +269,7 @@ impl Chat {
     /// An empty snapshot on a disk of its own.
     fn make_snapshot(&mut self) -> *mut mnnkv_snapshot {
         self.disks.push(Box::default());
-        let io = self.disk().io();
-        let options = mnnkv_snapshot_options {
-            struct_size: size::<mnnkv_snapshot_options>(),
-            abi_version: 1,
-            path: std::ptr::null(),
-            io: &io,
-            fingerprint: std::ptr::null(),
-            fingerprint_len: 0,
-            access: MNNKV_SNAPSHOT_APPEND,
-            reserved: 0,
-        };
-        let mut snapshot = null_mut();
-        right(c!(mnnkv_snapshot_create(&options, &mut snapshot)));
-        snapshot
+        snapshot_on(self.disk())
     }
 
     pub fn disk(&self) -> &Disk {
