@@ -200,6 +200,15 @@ TEST_F(Attend, StepsThatDoNotFitAreRefusedAndUnharmed) {
         }));
     }
     queries_[dims + 3] = 0.5f;
+    for (const float number : {std::nanf(""), INFINITY}) {
+        const float mask[] = {0, -INFINITY, 0, number};
+        mnnkv_attend masked = good;
+        masked.mask = mask;
+        masked.mask_tokens = 2;
+        EXPECT_TRUE(refuses(bad, "element 1 of row 1 of the mask", [&] {
+            return mnnkv_session_attend(session_.get(), 0, 0, 1, &now, &masked);
+        }));
+    }
     ASSERT_TRUE(ok(session_.attend(0, 0, 2, now, good).code()));
     EXPECT_TRUE(refuses(bad, "part 0 of 2 is given twice", [&] { return session_.attend(0, 0, 2, now, good).code(); }));
     EXPECT_TRUE(refuses(bad, "part 1 of 2 has not attended", [&] { return try_end(); }));

@@ -88,8 +88,8 @@ mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
 /// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length that begin left, or
 /// above max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap
-/// the output; an element of the queries is not finite; or a part is given twice or with other parts,
-/// rows, heads or kv_len than the first
+/// the output; an element of the queries is not finite, or one of the mask is NaN or +inf; or a part is given twice or with
+/// other parts, rows, heads or kv_len than the first
 /// UNSUPPORTED: if the cache is quantised by the host, or dtype is none of the three
 /// OUT_OF_MEMORY: if working memory is refused; where begin was short of it, which the text says, abort the step
 /// After another failure the part may be given again. The cache is never written.

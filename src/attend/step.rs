@@ -164,8 +164,8 @@ impl Step<'_> {
 
 /// Runs a part of a step; `write` gets rows of the output: the row, its query head, and its numbers. Parts may run on any
 /// threads and in any order; the output is complete once all have returned.
-/// INVALID_ARGUMENT: if the step does not fit the tokens, a part is given twice, or a query is not finite; the part may be
-/// given again.
+/// INVALID_ARGUMENT: if the step does not fit the tokens, a part is given twice, a query is not finite, or an addend of the mask
+/// is NaN or +inf; the part may be given again.
 pub fn attend(
     tokens: &Tokens<'_>,
     step: &Step<'_>,
@@ -372,7 +372,7 @@ impl Run<'_> {
         (head - unit.head) * count..(head - unit.head + 1) * count
     }
 
-    /// Reads the queries of a unit, times the factor of logits, and begins their sums.
+    /// Checks the mask of a unit, reads its queries, times the factor of logits, and begins their sums.
     fn load(&self, unit: &Unit, work: &mut Work) -> Result<()> {
         let (shape, scale, queries) = (self.tokens.shape, self.step.scale(), &self.step.queries);
         let (dims, lanes) = (shape.dims, shape.lanes() * LANES);
@@ -382,6 +382,18 @@ impl Run<'_> {
         work.raw.clear();
         work.shares.clear();
         work.reads.late.clear();
+        if let Some(mask) = &self.step.mask {
+            for row in unit.row..unit.row + unit.rows {
+                let addends = &mask.data[row * mask.stride..][..mask.tokens as usize];
+                if let Some(column) = addends.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
+                    bail!(
+                        InvalidArgument,
+                        "element {column} of row {row} of the mask is {}; a finite one or -inf expected",
+                        addends[column]
+                    );
+                }
+            }
+        }
         for (at, to) in work.queries.chunks_exact_mut(lanes).enumerate() {
             let (row, head) = self.vector(unit, at);
             let (to, padding) = to.split_at_mut(dims);

@@ -483,9 +483,9 @@ impl Chat {
         }
     }
 
-    /// The number that a pointer to queries leads to.
-    fn query(&mut self, queries: *const std::ffi::c_void) -> &mut f32 {
-        let at = (queries as usize - self.numbers.as_ptr() as usize) / size_of::<f32>();
+    /// The number that a pointer to queries or to a mask leads to.
+    fn number(&mut self, at: *const std::ffi::c_void) -> &mut f32 {
+        let at = (at as usize - self.numbers.as_ptr() as usize) / size_of::<f32>();
         &mut self.numbers[at]
     }
 
@@ -499,7 +499,7 @@ impl Chat {
             (part, parts) = (if attended { of - 1 } else { 0 }, of);
         }
         let float = given.float();
-        let field = given.below(16);
+        let field = given.below(17);
         match field {
             0 => part = given.any().max(parts),
             1 => parts = given.any().max(65),
@@ -518,9 +518,13 @@ impl Chat {
             13 if !float.is_finite() => step.scale = float,
             14 if !float.is_finite() => {
                 part = 0;
-                *self.query(step.queries) = float;
+                *self.number(step.queries) = float;
             }
-            15 if self.heads > 1 => (step.query_head_stride, step.query_row_stride) = (1, 1),
+            15 if !step.mask.is_null() && (float.is_nan() || float == f32::INFINITY) => {
+                part = 0;
+                *self.number(step.mask.cast()) = float;
+            }
+            16 if self.heads > 1 => (step.query_head_stride, step.query_row_stride) = (1, 1),
             _ => {
                 // Not all rows have attended, or no step is open.
                 let heads = u32::from(self.open.is_none());
@@ -534,7 +538,10 @@ impl Chat {
         }
         let status = c!(mnnkv_session_attend(self.session, 0, part, parts, &cache, &step));
         if field == 14 && !float.is_finite() {
-            *self.query(step.queries) = 0.5;
+            *self.number(step.queries) = 0.5;
+        }
+        if field == 15 && !step.mask.is_null() {
+            *self.number(step.mask.cast()) = 0.5;
         }
         assert!(status != OK && status != Status::Internal as mnnkv_status, "field {field}: status {status}");
     }
