@@ -219,3 +219,32 @@ fn a_loaded_chat_is_within_the_budget() {
     assert_eq!((after.rung, after.dropped_tokens), (Rung::Dropping, before.dropped_tokens));
     assert!(again.warnings().unwrap().contains("has dropped tokens to hold the budget"));
 }
+
+#[test]
+fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 13, Random::new(13));
+    let path = blocks_path("cut");
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    while chat.session.memory_stats().unwrap().file_tokens < 1000 {
+        chat.move_cache(60);
+        chat.begin();
+        chat.append(50);
+        chat.end(0);
+    }
+    let heads = |chat: &Chat| {
+        let blocks = chat.session.blocks_for_tests(0);
+        blocks.iter().flat_map(|(.., heads)| heads).filter(|head| head.is_some()).count() as u64
+    };
+    let before = heads(&chat);
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+    let lost = before - heads(&chat);
+    chat.mode = Mode::Drops;
+    chat.move_cache(60);
+    chat.begin();
+    chat.append(60);
+    chat.attend(60);
+    chat.end(60);
+    let stats = chat.session.memory_stats().unwrap();
+    assert!(stats.lost > 0 && stats.lost <= lost, "{stats:?}, {lost} heads were cut away");
+}
