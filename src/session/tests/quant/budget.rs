@@ -113,6 +113,32 @@ fn steps_of_a_layer_that_cannot_be_quantised_count_once_they_exceed_its_share() 
 }
 
 #[test]
+fn steps_whose_tokens_stay_bit_for_bit_count_once_they_exceed_the_budget() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 1 << 40 | 14, Random::new(14));
+    let budget = 300_000;
+    chat.session = session(&format!(r#"{{"kv_lossless": true, "kv_memory_bytes": {budget}}}"#));
+    let (mut fit, mut over) = (0, 0);
+    for _ in 0..50 {
+        chat.move_cache(50);
+        chat.begin();
+        chat.append(50);
+        chat.end(0);
+        let stats = chat.session.memory_stats().unwrap();
+        if stats.over_steps == 0 {
+            fit += 1;
+        } else {
+            over += 1;
+            // Compressed tokens take no more than raw ones.
+            let all = chat.tokens.len() as u64;
+            assert!(stats.over_steps == over && all + 50 >= stats.raw_tokens, "{all} tokens, {stats:?}");
+        }
+        let said = chat.session.warnings().unwrap();
+        assert_eq!(!said.is_empty(), over > 0, "{said}");
+    }
+    assert!(fit > 10 && over > 10, "{fit} steps, {over} above the budget");
+}
+
+#[test]
 fn a_budget_below_the_least_is_refused() {
     let layout = layout(Dtype::F32, PACKS[0], 64);
     let begin = |bytes: u64| {
