@@ -172,11 +172,9 @@ impl Blocks {
     /// Makes room for more blocks of a shape and so many heads, which all have.
     pub fn reserve(&mut self, shape: Shape, heads: usize, more: usize) -> Result<()> {
         if self.list.is_empty() && (self.shape, self.heads()) != (shape, heads) {
-            *self = Blocks { shape, ..Blocks::NONE };
-            for lists in [&mut self.here, &mut self.away] {
-                memory::reserve(lists, heads)?;
-                (0..heads).try_for_each(|_| memory::push(lists, Vec::new()))?;
-            }
+            let lists = || memory::collect((0..heads).map(|_| Vec::new()));
+            let (here, away) = (lists()?, lists()?);
+            *self = Blocks { shape, here, away, ..Blocks::NONE };
         }
         memory::reserve(&mut self.list, more)?;
         let room = self.list.len() + more;

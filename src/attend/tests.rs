@@ -11,6 +11,7 @@ use crate::common::Noise;
 use crate::dtype::Dtype;
 use crate::layout::{CacheRef, Layout, Spec, scatter};
 use crate::status::Status;
+use crate::sys::memory::shortage;
 use crate::sys::storage::{Medium, Storage};
 use half::f16;
 use proptest::prelude::*;
@@ -414,6 +415,23 @@ fn written(blocks: &mut Blocks, noise: &mut Noise) -> Vec<u8> {
         }
     }
     file
+}
+
+#[test]
+fn lists_of_blocks_that_memory_is_refused_for_are_whole_after_the_next_call() {
+    let shape = Shape::new(64).unwrap();
+    for round in 0..40 {
+        let mut blocks = Blocks::NONE;
+        shortage::set_least(1);
+        shortage::set(3, round);
+        let _ = blocks.reserve(shape, 2, 1);
+        shortage::set(0, 0);
+        shortage::set_least(1024);
+        blocks.reserve(shape, 2, 1).unwrap();
+        blocks.push(Block(vec![None, None]), 0, u64::MAX).unwrap();
+        blocks.written(0, 16..17, vec![None, None]);
+        assert_eq!((blocks.heads(), blocks.away(1)), (2, &[][..]));
+    }
 }
 
 fn softmax(logits: &[f64], sink: Option<f64>) -> Vec<f64> {
