@@ -19,6 +19,7 @@ pub(super) fn share(count: usize, (part, parts): (usize, usize)) -> Range<usize>
 
 /// The softmax of all query vectors over some tokens, by KV head, row and query head.
 pub(super) struct Partial {
+    pub(super) part: u32,
     pub(super) running: Vec<Running>,
     pub(super) sums: Vec<f32>,
     pub(super) shares: Shares,
@@ -116,13 +117,15 @@ impl Round {
         Ok(())
     }
 
-    /// A part has ended. Returns what all parts have left to merge, to the last one.
+    /// A part has ended. Returns what all parts have left to merge, in their order, to the last one.
     pub(super) fn end(&self, part: u32, partial: Option<Partial>, found: Found) -> Result<Vec<Partial>> {
         let mut now = self.lock()?;
         now.found.add(found);
         if let Some(partial) = partial {
-            // Room is reserved.
-            memory::push(&mut now.partials, partial)?;
+            // In the order of parts, so that sums do not depend on which thread was faster.
+            let at = now.partials.partition_point(|other| other.part < partial.part);
+            #[expect(clippy::disallowed_methods, reason = "begin has made room for all parts")]
+            now.partials.insert(at, partial);
         }
         now.ended |= 1 << part;
         if now.ended.count_ones() < now.parts {
@@ -160,7 +163,7 @@ mod model {
     }
 
     fn partial(part: u32) -> Option<Partial> {
-        Some(Partial { running: Vec::new(), sums: vec![part as f32], shares: Shares::default() })
+        Some(Partial { part, running: Vec::new(), sums: vec![part as f32], shares: Shares::default() })
     }
 
     #[test]

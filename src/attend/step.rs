@@ -305,7 +305,7 @@ impl Run<'_> {
             return Ok(None);
         }
         let (running, sums) = (memory::copied(&work.running)?, memory::copied(&work.sums)?);
-        Ok(Some(Partial { running, sums, shares: std::mem::take(&mut work.shares) }))
+        Ok(Some(Partial { part: part as u32, running, sums, shares: std::mem::take(&mut work.shares) }))
     }
 
     /// Merges the sums of parts, and writes the rows.
@@ -325,7 +325,7 @@ impl Run<'_> {
             }
         }
         let unit = Unit { head: 0, heads: self.tokens.kv_heads(), row: 0, rows: self.step.queries.rows };
-        let Partial { running, sums, shares } = all;
+        let Partial { running, sums, shares, .. } = all;
         for other in others {
             other.shares.weigh(|head| self.vectors(&unit, head), running, &mut found);
         }

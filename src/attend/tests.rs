@@ -505,6 +505,20 @@ proptest! {
                 prop_assert!((got - exact).abs() < 0.01, "row {} head {} dim {}: {} and {}", row, head, dim, got, exact);
             }
         }
+        // Beside blocks of the file, whose order is that of their reads.
+        let tokens = Tokens { source: None, ..tokens };
+        let bits = |order: &mut dyn Iterator<Item = u32>| {
+            let (round, mut bits) = (Round::default(), Vec::new());
+            for part in order {
+                let mut write = |row: usize, head: usize, x: &[f32]| {
+                    bits.push((row, head, x.iter().map(|x| x.to_bits()).collect::<Vec<_>>()));
+                };
+                attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
+            }
+            bits.sort();
+            bits
+        };
+        prop_assert!(bits(&mut (0..parts)) == bits(&mut (0..parts).rev()), "parts in another order");
     }
 }
 
