@@ -196,6 +196,8 @@ fn a_bad_entry_leaves_the_others_and_is_told_with_its_field() {
         ("layer_id", json!(-3), "layer_id"),
         ("seq_start", json!(-3), "seq_start"),
         ("bytes_per_elem", json!(3), "bytes_per_elem"),
+        ("dtype", json!("bf16"), "dtype"),
+        ("dtype", json!("fp64"), "dtype"),
         ("k_file", json!("../../../etc/passwd"), "k_file"),
         ("v_file", json!(null), "v_file"),
     ] {
@@ -222,6 +224,27 @@ fn wrong_rows_of_q_are_left_out_and_the_layer_stays() {
         assert_eq!(layers[0].query, None, "{field}");
         assert!(dump.findings.iter().any(|f| f.reason == "query" && f.place.ends_with(field)), "{:?}", dump.findings);
         fs::write(folder.path().join(meta), before).unwrap();
+    }
+}
+
+#[test]
+fn words_are_of_the_type_that_an_entry_names_or_are_refused() {
+    let folder = folder_of(&[common::layer(Dtype::F16, [1, 4, 4])], Split::One);
+    let set = |dtype: Value| edit(&folder, "chat/layer_0/meta_t0_4.json", |meta| meta["dtype"] = dtype.clone());
+    for (name, dtype) in
+        [("fp16", Dtype::F16), ("F16", Dtype::F16), ("bf16", Dtype::Bf16), ("torch.bfloat16", Dtype::Bf16)]
+    {
+        set(name.into());
+        assert_eq!((load(folder.path()).0.layers[0].dtype, name), (dtype, name));
+    }
+    for (value, text) in [
+        (json!("rubbish"), "is \"rubbish\" with 2 bytes per element; fp16 or bf16 expected"),
+        (json!("fp32"), "is \"fp32\" with 2 bytes per element; fp16 or bf16 expected"),
+        (Value::Null, "is null; a string expected"),
+    ] {
+        set(value);
+        let error = Dump::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("meta_t0_4.json: dtype") && error.contains(text), "{error}");
     }
 }
 

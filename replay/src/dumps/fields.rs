@@ -2,6 +2,8 @@
 
 use super::files;
 use crate::error::{Error, Result};
+use mnnkv::dtype::Dtype;
+use mnnkv_model::sizing::CacheElement;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
@@ -59,9 +61,39 @@ impl Fields {
         }
     }
 
+    /// The element type that the field names; `None` where it is absent.
+    pub(super) fn dtype(&self, field: &str) -> Result<Option<Dtype>> {
+        let name = self.text(field)?;
+        name.map(|name| {
+            float(name).ok_or_else(|| self.wrong(field, format!("is {name:?}; fp16, bf16 or fp32 expected")))
+        })
+        .transpose()
+    }
+
+    /// `dtype`, which must have `bytes` bytes; F16 or F32 where it is absent.
+    pub(super) fn dtype_of(&self, bytes: usize) -> Result<Dtype> {
+        let (usual, names) = if bytes == 4 { (Dtype::F32, "fp32") } else { (Dtype::F16, "fp16 or bf16") };
+        match self.text("dtype")? {
+            None => Ok(usual),
+            Some(name) => float(name).filter(|dtype| dtype.bytes() == bytes).ok_or_else(|| {
+                self.wrong("dtype", format!("is {name:?} with {bytes} bytes per element; {names} expected"))
+            }),
+        }
+    }
+
     /// The path of the file that the field names.
     pub(super) fn file(&self, field: &str) -> Result<Option<PathBuf>> {
         let name = self.text(field)?;
         name.map(|name| files::beside(&self.path, field, name)).transpose()
+    }
+}
+
+/// The float type with this name, as in configs: `fp16`, `float16`, `torch.float16`.
+fn float(name: &str) -> Option<Dtype> {
+    match CacheElement::from_name(name)? {
+        CacheElement::F16 => Some(Dtype::F16),
+        CacheElement::Bf16 => Some(Dtype::Bf16),
+        CacheElement::F32 => Some(Dtype::F32),
+        _ => None,
     }
 }

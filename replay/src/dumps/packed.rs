@@ -5,7 +5,6 @@ use super::fields::Fields;
 use super::files::{Tree, Words};
 use super::{Found, Layer, LayerInfo, Source};
 use crate::error::{Error, Finding, Result};
-use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, CacheRef, Int8Unit, Layout, Spec};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,11 +28,9 @@ pub(super) fn is_meant(path: &Path) -> bool {
 
 fn read(tree: &Tree, path: &Path) -> Result<Found> {
     let meta = Fields::read(path)?;
-    let dtype = match (meta.number("bytes_per_elem", 1)?, meta.text("dtype")?) {
-        (2, Some("bf16")) => Dtype::Bf16,
-        (2, _) => Dtype::F16,
-        (4, _) => Dtype::F32,
-        (other, _) => return Err(meta.wrong("bytes_per_elem", format!("is {other}; 2 or 4 expected"))),
+    let dtype = match meta.number("bytes_per_elem", 1)? {
+        bytes @ (2 | 4) => meta.dtype_of(bytes as usize)?,
+        other => return Err(meta.wrong("bytes_per_elem", format!("is {other}; 2 or 4 expected"))),
     };
     let (tokens, kv_heads) = (meta.number("used_seq_len", 1)?, meta.number("kv_heads", 1)?);
     let head_dim = meta.number("head_dim", 1)?;

@@ -4,7 +4,7 @@
 //! counts, then the first by path. An entry that begins before the end of its predecessor is left out, and everything
 //! after a gap is, so that a layer is consecutive tokens.
 //!
-//! Some fields are additions to the reference's: `dtype` `bf16` tells bfloat16 from f16, `q_file` and `attention_file`
+//! Some fields are additions to the reference's: `dtype` tells bfloat16 from f16, `q_file` and `attention_file`
 //! name rows of Q and of attention, and `attention_scale` is the factor of Q times K.
 
 use super::fields::Fields;
@@ -71,7 +71,10 @@ pub(super) fn find(tree: &Tree, findings: &mut Vec<Finding>) -> Result<Vec<Found
         let start = u32::try_from(entry.seq_start)
             .map_err(|_| left_out("seq_start", format!("is {}; 0 to {} expected", entry.seq_start, u32::MAX)));
         match layer.and_then(|layer| start.map(|_| layer)) {
-            Ok(layer) => layers.entry((run, layer)).or_default().push(Part::new(entry, findings)),
+            Ok(layer) => match Part::new(entry, findings) {
+                Ok(part) => layers.entry((run, layer)).or_default().push(part),
+                Err(e) => findings.push(e.finding("field")),
+            },
             Err(e) => findings.push(e.finding("field")),
         }
     }
@@ -185,14 +188,12 @@ fn last_stretch(
 }
 
 impl Part {
-    /// Adds the fields of [`Entry`]'s meta that the reference does not have. Wrong rows are a finding.
-    fn new(entry: Entry, findings: &mut Vec<Finding>) -> Part {
-        let dtype = if entry.bytes_per_elem == 4 { Dtype::F32 } else { Dtype::F16 };
+    /// Adds the fields of [`Entry`]'s meta that the reference does not have. Wrong rows are a finding, and another type of
+    /// words is an error.
+    fn new(mut entry: Entry, findings: &mut Vec<Finding>) -> Result<Part> {
+        let meta = Fields::new(&entry.meta, std::mem::take(&mut entry.fields));
+        let dtype = meta.dtype_of(entry.bytes_per_elem)?;
         let mut part = Part { entry, dtype, query: None, scale: None, attention: None };
-        let meta = Fields::new(&part.entry.meta, std::mem::take(&mut part.entry.fields));
-        if dtype == Dtype::F16 && matches!(meta.text("dtype"), Ok(Some("bf16"))) {
-            part.dtype = Dtype::Bf16;
-        }
         match meta.positive("attention_scale") {
             Ok(scale) => part.scale = scale,
             Err(e) => findings.push(e.finding("query")),
@@ -205,7 +206,7 @@ impl Part {
             Ok(rows) => part.attention = rows,
             Err(e) => findings.push(e.finding("attention")),
         }
-        part
+        Ok(part)
     }
 
     /// The rows of `<name>_file`. `<name>_rows` and `<name>_dtype` are those of the entry where they are absent.
@@ -222,15 +223,7 @@ impl Part {
             let text = format!("is {count}; at most seq_len {} expected", self.entry.seq_len);
             return Err(meta.wrong(&field("rows"), text));
         }
-        let dtype = match meta.text(&field("dtype"))? {
-            None => self.dtype,
-            Some("fp16") => Dtype::F16,
-            Some("bf16") => Dtype::Bf16,
-            Some("fp32") => Dtype::F32,
-            Some(other) => {
-                return Err(meta.wrong(&field("dtype"), format!("is {other:?}; fp16, bf16 or fp32 expected")));
-            }
-        };
+        let dtype = meta.dtype(&field("dtype"))?.unwrap_or(self.dtype);
         let words = Words::whole(&path, &[count, heads, columns], dtype)?;
         Ok(Some(Rows { words, heads, count, columns }))
     }
