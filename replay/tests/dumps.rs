@@ -99,6 +99,18 @@ fn arrays_of_numpy_are_read_in_both_byte_orders_and_refused_by_field() {
 }
 
 #[test]
+fn a_shape_of_numpy_that_is_no_lengths_is_refused_with_its_value() {
+    let folder = Folder::new();
+    for shape in ["(2, -8, 4)", "(2, 18446744073709551616, 4)", "(2, 8.0, 4)"] {
+        let header = format!("{{'descr': '<f2', 'fortran_order': False, 'shape': {shape}, }}\n");
+        let start = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes()].concat();
+        fs::write(folder.path().join("l0_k.npy"), [&start, header.as_bytes()].concat()).unwrap();
+        let error = Dump::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("l0_k.npy: shape: is {shape}; whole numbers from 0 to 184")), "{error}");
+    }
+}
+
+#[test]
 fn packed_dumps_of_mnn_unpack_to_the_rows_that_were_packed() {
     let folder = Folder::new();
     let at = folder.path().join("chat/layer_3");

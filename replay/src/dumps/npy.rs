@@ -52,7 +52,12 @@ pub(super) fn read(tree: &Tree, path: &Path) -> Result<Tensor> {
         ">f4" => (Dtype::F32, true),
         other => return Err(field("descr", format!("is {other:?}; f2 or f4 expected (for bf16 use safetensors)"))),
     };
-    let shape = three(&header.shape).map_err(|text| field("shape", text))?;
+    let lengths = header.shape.split(',').map(str::trim).filter(|length| !length.is_empty());
+    let lengths: std::result::Result<Vec<u64>, _> = lengths.map(str::parse).collect();
+    let lengths = lengths.map_err(|_| {
+        field("shape", format!("is ({:.100}); whole numbers from 0 to {} expected", header.shape, u64::MAX))
+    })?;
+    let shape = three(&lengths).map_err(|text| field("shape", text))?;
     let words = Words::at(path, (begin + len, file.len()), &shape, dtype, big_endian)?;
     Ok(Tensor { run: tree.run(path), layer, kind, shape, words, place: path.display().to_string() })
 }
@@ -61,7 +66,8 @@ pub(super) fn read(tree: &Tree, path: &Path) -> Result<Tensor> {
 struct Header<'a> {
     descr: &'a str,
     fortran_order: bool,
-    shape: Vec<u64>,
+    /// Lengths between commas.
+    shape: &'a str,
 }
 
 impl<'a> Header<'a> {
@@ -74,14 +80,13 @@ impl<'a> Header<'a> {
         let descr = value("'descr'")?.strip_prefix('\'')?;
         let order = value("'fortran_order'")?;
         let (shape, _) = value("'shape'")?.strip_prefix('(')?.split_once(')')?;
-        let lengths = shape.split(',').map(str::trim).filter(|length| !length.is_empty());
         Some(Header {
             descr: descr.split_once('\'')?.0,
             fortran_order: match (order.starts_with("True"), order.starts_with("False")) {
                 (false, false) => return None,
                 (fortran, _) => fortran,
             },
-            shape: lengths.map(|length| length.parse().ok()).collect::<Option<_>>()?,
+            shape,
         })
     }
 }
