@@ -223,23 +223,6 @@ fn a_bad_entry_leaves_the_others_and_is_told_with_its_field() {
 }
 
 #[test]
-fn wrong_rows_of_q_are_left_out_and_the_layer_stays() {
-    let folder = folder_of(&[common::layer_with_scores()], Split::One);
-    let meta = "chat/layer_0/meta_t0_4.json";
-    assert_eq!(load(folder.path()).0.score_rows(0), (4, 4));
-    for (field, value) in
-        [("q_heads", json!(3)), ("q_rows", json!(5)), ("q_file", json!("../q")), ("q_dtype", json!("i8"))]
-    {
-        let before = fs::read(folder.path().join(meta)).unwrap();
-        edit(&folder, meta, |meta| meta[field] = value.clone());
-        let (dump, layers) = load(folder.path());
-        assert_eq!(layers[0].query, None, "{field}");
-        assert!(dump.findings.iter().any(|f| f.reason == "query" && f.place.ends_with(field)), "{:?}", dump.findings);
-        fs::write(folder.path().join(meta), before).unwrap();
-    }
-}
-
-#[test]
 fn words_are_of_the_type_that_an_entry_names_or_are_refused() {
     let folder = folder_of(&[common::layer(Dtype::F16, [1, 4, 4])], Split::One);
     let set = |dtype: Value| edit(&folder, "chat/layer_0/meta_t0_4.json", |meta| meta["dtype"] = dtype.clone());
@@ -257,6 +240,23 @@ fn words_are_of_the_type_that_an_entry_names_or_are_refused() {
         set(value);
         let error = Dump::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains("meta_t0_4.json: dtype") && error.contains(text), "{error}");
+    }
+}
+
+#[test]
+fn wrong_rows_of_q_are_left_out_and_the_layer_stays() {
+    let folder = folder_of(&[common::layer_with_scores()], Split::One);
+    let meta = "chat/layer_0/meta_t0_4.json";
+    assert_eq!(load(folder.path()).0.score_rows(0), (4, 4));
+    for (field, value) in
+        [("q_heads", json!(3)), ("q_rows", json!(5)), ("q_file", json!("../q")), ("q_dtype", json!("i8"))]
+    {
+        let before = fs::read(folder.path().join(meta)).unwrap();
+        edit(&folder, meta, |meta| meta[field] = value.clone());
+        let (dump, layers) = load(folder.path());
+        assert_eq!(layers[0].query, None, "{field}");
+        assert!(dump.findings.iter().any(|f| f.reason == "query" && f.place.ends_with(field)), "{:?}", dump.findings);
+        fs::write(folder.path().join(meta), before).unwrap();
     }
 }
 
@@ -308,6 +308,22 @@ fn one_layer_in_two_formats_or_lengths_is_told_and_written_twice_only_on_request
     assert!(error.contains("chat/layer_0") && error.contains("exists"), "{error}");
     write(Options { overwrite: true, ..options }).unwrap();
     assert_eq!(file_names(&folder.path().join("chat/layer_0")).len(), 12);
+}
+
+#[test]
+fn a_copy_in_another_format_names_the_positions_that_it_loses() {
+    for (begin, text) in [
+        (0, "the format does not keep the length of the prompt, 2 tokens"),
+        (7, "the format does not keep the first position 7 or the length of the prompt, 2 tokens"),
+    ] {
+        let mut layer = common::layer(Dtype::F16, [1, 4, 2]);
+        layer.info.begin = begin;
+        let folder = folder_of(&[layer], Split::Prompt(2));
+        let options = Options { format: Format::Safetensors, ..WHOLE };
+        let written = writer::write(&load(folder.path()).0, &[0], folder.path(), &options, &mut |_| {}).unwrap();
+        let findings: Vec<_> = written.findings.iter().map(|f| (f.reason.as_str(), f.text.as_str())).collect();
+        assert_eq!(findings, [("position", text)]);
+    }
 }
 
 #[test]

@@ -79,11 +79,13 @@ pub fn write(
     }
     for run in indices.chunk_by(|a, b| dump.layers[*a].run == dump.layers[*b].run) {
         let first = &dump.layers[run[0]];
-        if options.format != Format::Folder && (first.begin > 0 || first.prompt_tokens > 0) {
-            let text = format!(
-                "the format keeps neither the first position {} nor the {} tokens of the prompt",
-                first.begin, first.prompt_tokens
-            );
+        // Readers take 0 where a format has no first position, and no prompt where it has no length of one.
+        let position = (first.begin > 0).then(|| format!("the first position {}", first.begin));
+        let prompt =
+            (first.prompt_tokens > 0).then(|| format!("the length of the prompt, {} tokens", first.prompt_tokens));
+        let lost: Vec<String> = position.into_iter().chain(prompt).collect();
+        if options.format != Format::Folder && !lost.is_empty() {
+            let text = format!("the format does not keep {}", lost.join(" or "));
             written.findings.push(Finding::new("position", format!("run {:?}", first.run), text));
         }
         if let Some(scale) = first.attention_scale.filter(|_| options.format != Format::Folder) {
