@@ -40,12 +40,13 @@ fn layer(text: &str) -> Option<(u32, &str)> {
 
 /// Layer and kind of names such as `l0_k`, `layer_0_key`, `layers.0.key` and `model.layers.0.self_attn.k`.
 pub(super) fn tensor(name: &str) -> Option<(u32, Kind)> {
-    let rest = name.strip_prefix("model.").unwrap_or(name);
-    let rest = ["layers", "layer", "past_key_values", "l"].iter().find_map(|word| rest.strip_prefix(word))?;
     let separated = |text| -> Option<&str> { str::strip_prefix(text, ['.', '_']) };
+    let after = |text, word| str::strip_prefix(text, word).and_then(separated);
+    let rest = after(name, "model").unwrap_or(name);
+    let rest = ["layers", "layer", "past_key_values", "l"].iter().find_map(|word| rest.strip_prefix(word))?;
     let (layer, rest) = layer(separated(rest).unwrap_or(rest))?;
     let rest = separated(rest)?;
-    Some((layer, kind(rest.strip_prefix("self_attn.").unwrap_or(rest))?))
+    Some((layer, kind(after(rest, "self_attn").unwrap_or(rest))?))
 }
 
 /// A flat file, by its name.
@@ -88,13 +89,29 @@ mod tests {
 
     #[test]
     fn names_of_layers_are_read_and_those_of_weights_are_not() {
-        for name in ["l3_k", "layer_3_key", "layers.3.k", "layer3.keys", "model.layers.3.self_attn.k"] {
+        for name in [
+            "l3_k",
+            "layer_3_key",
+            "layers.3.k",
+            "layer3.keys",
+            "model.layers.3.self_attn.k",
+            "model_layers_3_self_attn_k",
+        ] {
             assert_eq!(tensor(name), Some((3, Kind::Key)), "{name}");
         }
         assert_eq!(tensor("past_key_values.12.value"), Some((12, Kind::Value)));
         assert_eq!(tensor("layers.0.self_attn.q"), Some((0, Kind::Query)));
         assert_eq!(tensor("l0_attention"), Some((0, Kind::Attention)));
-        for name in ["", "l", "l_k", "layers.0", "layers.0.self_attn.k_proj.weight", "layers.99999999999.k", "3_k"] {
+        for name in [
+            "",
+            "l",
+            "l_k",
+            "layers.0",
+            "layers.0.self_attn.k_proj.weight",
+            "model_layers_0_self_attn_k_proj",
+            "layers.99999999999.k",
+            "3_k",
+        ] {
             assert_eq!(tensor(name), None, "{name}");
         }
     }
