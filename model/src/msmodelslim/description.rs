@@ -201,7 +201,7 @@ fn group_size(value: &Json, file: &str, findings: &mut Findings) -> Result<Optio
         Json::Number(_) | Json::Text(_) => memory::format(format_args!("{value}"))?,
         other => memory::text(other.kind())?,
     };
-    let text = format_args!("group_size is {text}; a number from 0 on expected");
+    let text = format_args!("group_size is {text}; a whole number from 0 to {} expected", u64::MAX);
     findings.error(FindingKind::JsonShape, "group_size", file, text)?;
     Ok(None)
 }

@@ -246,6 +246,10 @@ fn keys_of_the_description_are_understood() {
     finds(key("version", json!(1)), &["error json_shape version"]);
     finds(key("group_size", json!(-1)), &["error json_shape group_size"]);
     finds(key("group_size", json!("many")), &["error json_shape group_size"]);
+    let mut wide = Directory::healthy();
+    key("group_size", json!(1e30))(&mut wide);
+    let text = &check_folder(&wide.folder()).unwrap().findings[0].text;
+    assert_eq!(text, "group_size is 1e30; a whole number from 0 to 18446744073709551615 expected");
     finds(key("model_quant_type", json!("W9")), &["warning unknown_quant_type model_quant_type"]);
     finds(key("kv_cache_typ", json!("C8")), &["warning unknown_key kv_cache_typ"]);
     finds(key("kv_cache_typ", json!("C9")), &["warning unknown_key kv_cache_typ"]);
