@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output::{Output, visible};
 use crate::table;
 use mnnkv::snapshot::{Access, LayerEntry, Snapshot, Storage};
+use mnnkv_model::file::{ModelFile, Source};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -14,8 +15,8 @@ pub const MAGIC: &[u8; 8] = b"MNKVSNAP";
 /// Whether the file begins as a snapshot.
 pub fn is_one(path: &Path) -> bool {
     let mut start = [0; MAGIC.len()];
-    let read = std::fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut start));
-    read.is_ok() && start == *MAGIC
+    // Opens regular files alone: a pipe would block until its other end opens.
+    ModelFile::open(path).and_then(|file| file.read_at(0, &mut start)).is_ok() && start == *MAGIC
 }
 
 /// Opens a file as far as it is whole.

@@ -117,6 +117,21 @@ fn inspect_and_check_read_snapshots_and_name_what_is_damaged() {
     std::fs::remove_file(&damaged).unwrap();
 }
 
+/// `timeout` of coreutils ends a program that waits for the other end of the pipe.
+#[cfg(target_os = "linux")]
+#[test]
+fn inspect_and_check_refuse_a_pipe_at_once() {
+    let pipe = std::env::temp_dir().join(format!("mnnkv-pipe-{}", std::process::id()));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for command in ["inspect", "check"] {
+        let run =
+            Command::new("timeout").args(["60", env!("CARGO_BIN_EXE_mnnkv"), command]).arg(&pipe).output().unwrap();
+        let error = String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.code() == Some(3) && error.contains("mnnkv-pipe-"), "{command}: {run:?}");
+    }
+    std::fs::remove_file(&pipe).unwrap();
+}
+
 #[test]
 fn check_lists_findings_and_exits_with_1_on_errors() {
     let broken = path("msmodelslim/corrupt/zero_scale");
