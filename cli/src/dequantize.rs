@@ -9,8 +9,9 @@ use crate::progress;
 use clap::Args;
 use indicatif::ProgressBar;
 use mnnkv::dtype::Dtype;
+use mnnkv::status::Error;
 use mnnkv_model::file::NewFile;
-use mnnkv_model::msmodelslim::{FloatTensor, Model};
+use mnnkv_model::msmodelslim::{DiskFolder, FloatTensor, Model};
 use mnnkv_model::safetensors::{self, NewTensor};
 use mnnkv_model::sizing::CacheElement;
 use serde_json::{Map, Value, json};
@@ -48,15 +49,16 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     if output.symlink_metadata().is_ok() {
         return Err(Failure(format!("{} exists; a new directory expected", output.display())));
     }
-    let model = Model::open(&arguments.directory)?;
+    let input = Input::open(&arguments.directory)?;
+    let model = &input.model;
     let config = Config::read(&arguments.directory.join("config.json"))?;
     let of_config = || config.as_ref().and_then(Config::dtype);
     let dtype = arguments.dtype.and_then(dtype::float).or_else(of_config).unwrap_or(Dtype::F16);
-    let mut tensors = model.float_tensors(dtype)?;
+    let mut tensors = model.float_tensors(dtype).map_err(|e| input.failure(&e))?;
     // Wide elements first, so that each tensor is aligned, as in other writers of the format.
     tensors.sort_by_key(|t| std::cmp::Reverse(t.dtype.bits()));
     let folder = Folder::create(output)?;
-    let files = write_parts(&folder.unfinished, &model, &tensors, arguments.part_size)?;
+    let files = write_parts(&folder.unfinished, &input, &tensors, arguments.part_size)?;
     if let Some(config) = config {
         write_text(&folder.unfinished.join("config.json"), &config.of_float_model(dtype))?;
     }
@@ -77,8 +79,26 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     Ok(Output::new(text, object))
 }
 
+/// The quantised directory.
+struct Input<'a> {
+    path: &'a Path,
+    model: Model,
+}
+
+impl<'a> Input<'a> {
+    fn open(path: &'a Path) -> Result<Self, Failure> {
+        let folder = DiskFolder::new(path)?;
+        let model = Model::open_folder(&folder).map_err(|e| Failure::of_quantised(path, &e))?;
+        Ok(Input { path, model })
+    }
+
+    fn failure(&self, error: &Error) -> Failure {
+        Failure::of_quantised(self.path, error)
+    }
+}
+
 /// Writes all tensors, and an index if there is more than one part. Returns the number of files.
-fn write_parts(folder: &Path, model: &Model, tensors: &[FloatTensor], limit: u64) -> Result<usize, Failure> {
+fn write_parts(folder: &Path, input: &Input, tensors: &[FloatTensor], limit: u64) -> Result<usize, Failure> {
     let total: u64 = tensors.iter().map(FloatTensor::bytes).sum();
     let bar = progress::bytes("dequantizing", total);
     let mut parts: Vec<&[FloatTensor]> = Vec::new();
@@ -97,7 +117,7 @@ fn write_parts(folder: &Path, model: &Model, tensors: &[FloatTensor], limit: u64
             1 => "model.safetensors".to_owned(),
             of => format!("model-{:05}-of-{of:05}.safetensors", i + 1),
         };
-        write_part(&folder.join(&name), model, part, &bar)?;
+        write_part(&folder.join(&name), input, part, &bar)?;
         places.extend(part.iter().map(|tensor| (tensor.name.clone(), Value::from(name.as_str()))));
     }
     bar.finish_and_clear();
@@ -108,7 +128,7 @@ fn write_parts(folder: &Path, model: &Model, tensors: &[FloatTensor], limit: u64
     Ok(parts.len())
 }
 
-fn write_part(path: &Path, model: &Model, tensors: &[FloatTensor], bar: &ProgressBar) -> Result<(), Failure> {
+fn write_part(path: &Path, input: &Input, tensors: &[FloatTensor], bar: &ProgressBar) -> Result<(), Failure> {
     let mut file = NewFile::create(path)?;
     let header = safetensors::header(tensors.iter().map(|tensor| NewTensor {
         name: &tensor.name,
@@ -126,7 +146,7 @@ fn write_part(path: &Path, model: &Model, tensors: &[FloatTensor], bar: &Progres
             let len = usize::try_from((end - row) * tensor.row_bytes())
                 .map_err(|_| Failure(format!("{}: a row exceeds the address space", tensor.name)))?;
             piece.resize(len, 0);
-            model.read_float(tensor, row..end, &mut piece)?;
+            input.model.read_float(tensor, row..end, &mut piece).map_err(|e| input.failure(&e))?;
             file.write(&piece)?;
             bar.inc(len as u64);
             row = end;

@@ -4,6 +4,7 @@ use crate::output;
 use mnnkv::status::Error;
 use std::any::Any;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// The text of an error for the user.
@@ -15,6 +16,11 @@ impl Failure {
     pub fn bug(panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         Failure(format!("a bug in mnnkv, please report it: {}", text.unwrap_or("no text")))
+    }
+
+    /// The failure of a directory that msmodelslim has written. Its files have plain names in errors.
+    pub fn of_quantised(directory: &Path, error: &Error) -> Self {
+        Failure(format!("{}: {} (mnnkv check {0} lists all findings)", directory.display(), error.message()))
     }
 
     /// Prints text to standard error, or JSON to standard output. Returns exit code 3.

@@ -118,8 +118,7 @@ fn tensors(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
 }
 
 fn directory(path: &Path) -> Result<Output, Failure> {
-    let model = Model::open(path)
-        .map_err(|e| Failure(format!("{}: {} (mnnkv check {0} lists all findings)", path.display(), e.message())))?;
+    let model = Model::open(path).map_err(|e| Failure::of_quantised(path, &e))?;
     let description = model.description();
     let mut text = format!(
         "{}: quantised by msmodelslim, {}, {} in {}\n",

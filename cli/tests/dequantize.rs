@@ -139,7 +139,8 @@ fn a_failure_leaves_no_files() {
         let folder = Folder::new("fails");
         let (_, run) = folder.dequantize(&golden(case), &[]);
         assert_eq!(run.status.code(), Some(3), "{case}");
-        assert!(!run.stderr.is_empty() && run.stdout.is_empty(), "{case}");
+        let error = String::from_utf8_lossy(&run.stderr);
+        assert!(error.contains(golden(case).to_str().unwrap()) && run.stdout.is_empty(), "{case}: {error}");
         assert_eq!(folder.names(), [""; 0], "{case}");
     }
     let folder = Folder::new("exists");
