@@ -97,7 +97,7 @@ pub enum Cell {
     Absent,
     /// A column without a figure in this row.
     Unmeasured,
-    /// Text that is no finite number.
+    /// Text that is no measurement: the text and why.
     Bad(String),
     Number(f64),
 }
@@ -152,7 +152,17 @@ pub fn number(text: &str, faithful: bool) -> Cell {
     match first.parse::<f64>() {
         _ if text.is_empty() || text == "-" => Cell::Unmeasured,
         Ok(number) if number.is_finite() => Cell::Number(number),
-        _ => Cell::Bad(text.to_owned()),
+        _ => Cell::Bad(format!("{text:?} is not a finite number")),
+    }
+}
+
+/// As [`number`], for what is counted or measured from 0 on.
+pub fn measured(text: &str, faithful: bool) -> Cell {
+    match number(text, faithful) {
+        Cell::Number(number) if number < 0.0 && !faithful => {
+            Cell::Bad(format!("{:?} is below 0; a measurement is at least 0", text.trim()))
+        }
+        cell => cell,
     }
 }
 

@@ -104,7 +104,7 @@ impl Runtime<'_> {
     /// Returns the place and text of the first cell of a column without a number.
     fn bad(&self, column: Column) -> Option<String> {
         self.inputs.rows.iter().find_map(|row| match row.cell(column) {
-            Cell::Bad(text) => Some(format!("{}, {}: {text:?} is not a finite number", row.place, column.name())),
+            Cell::Bad(text) => Some(format!("{}, {}: {text}", row.place, column.name())),
             _ => None,
         })
     }
@@ -268,7 +268,7 @@ impl Runtime<'_> {
     /// Returns the place and text of the first decode speed without a number.
     pub fn bad_speed(&self) -> Option<String> {
         self.inputs.rows.iter().find_map(|row| match &row.decode {
-            Cell::Bad(text) => Some(format!("{}, decode speed: {text:?} is not a finite number", row.place)),
+            Cell::Bad(text) => Some(format!("{}, decode speed: {text}", row.place)),
             _ => None,
         })
     }

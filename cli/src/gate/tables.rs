@@ -1,6 +1,6 @@
 //! Tables of llm_bench in Markdown, with log lines around them.
 
-use super::cells::{Cell, Column, Place, Row, number};
+use super::cells::{Cell, Column, Place, Row, measured, number};
 
 /// Lines of a log that tell of a damaged cache; case does not matter.
 const BAD_LINES: [&str; 8] = [
@@ -85,14 +85,9 @@ fn row(place: Place, names: &[&str], cells: &[&str], faithful: bool) -> Row {
     let mut row = Row::new(place, key);
     for (name, text) in names.iter().zip(cells) {
         if let Some((column, scale)) = Column::find(name) {
-            let cell = match scaled(number(text, faithful), scale) {
-                // Memory may grow; all else is counted or measured from 0 on.
-                Cell::Number(number) if number < 0.0 && column != Column::SavedBytes && !faithful => {
-                    Cell::Bad((*text).to_owned())
-                }
-                cell => cell,
-            };
-            row.set(column, cell);
+            // Memory may grow; all else is counted or measured from 0 on.
+            let read = if column == Column::SavedBytes { number } else { measured };
+            row.set(column, scaled(read(text, faithful), scale));
         }
     }
     row.decode = decode(find("speed(tok/s)"), find("t/s"), find("test").unwrap_or_default(), faithful);
@@ -109,12 +104,12 @@ pub fn scaled(cell: Cell, scale: f64) -> Cell {
 /// `prefill<br>decode`, or one speed in a row of a test that only decodes.
 fn decode(speed: Option<&str>, single: Option<&str>, test: &str, faithful: bool) -> Cell {
     if let Some((_, decode)) = speed.and_then(|speed| speed.split_once("<br>")) {
-        return number(decode, faithful);
+        return measured(decode, faithful);
     }
     match (speed, speed.or(single)) {
         _ if faithful => Cell::Number(0.0),
-        (_, Some(speed)) if test.starts_with("tg") => number(speed, false),
-        (Some(speed), _) if test.is_empty() => Cell::Bad(format!("{speed} (no <br> before the decode speed)")),
+        (_, Some(speed)) if test.starts_with("tg") => measured(speed, false),
+        (Some(speed), _) if test.is_empty() => Cell::Bad(format!("{speed:?} has no <br> before the decode speed")),
         _ => Cell::Absent,
     }
 }

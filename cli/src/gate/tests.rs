@@ -1,4 +1,4 @@
-use super::cells::{Cell, number};
+use super::cells::{Cell, measured, number};
 use super::judge::aggregate;
 use super::table::{self, ROWS, Rule, SUITES, Thresholds};
 use super::verdict::percentile;
@@ -54,6 +54,9 @@ fn a_cell_is_a_number_not_measured_or_bad() {
     }
     assert_eq!([number("", false), number("-", false)], [Cell::Unmeasured, Cell::Unmeasured]);
     for text in ["nan", "inf ± 1", "about 12.5 us", "3,1", "± 2", "1 2"] {
-        assert_eq!(number(text, false), Cell::Bad(text.into()));
+        assert_eq!(number(text, false), Cell::Bad(format!("{text:?} is not a finite number")));
     }
+    let negative = "\"-7 ± 1\" is below 0; a measurement is at least 0";
+    assert_eq!(measured(" -7 ± 1", false), Cell::Bad(negative.into()));
+    assert_eq!([measured("-7", true), measured("7", false)], [Cell::Number(-7.0), Cell::Number(7.0)]);
 }

@@ -238,14 +238,16 @@ fn what_a_row_does_not_have_passes_no_gate() {
     folder.write("good.log", &bench(heads, "1.4 | 900 | 0"));
     let words = ["--max-lossless-decomp-us", "1000", "--max-lossless-fallback", "0"];
     folder.json(0, &[&["good.log"], &words[..]].concat());
-    for (name, table) in [
-        ("dash.log", bench(heads, "1.4 | - | 0")),
-        ("negative.log", bench(heads, "1.4 | -100 | 0")),
-        ("absent.log", bench("h2o_lossless", "1.4")),
+    for (name, table, reason) in [
+        ("dash.log", bench(heads, "1.4 | - | 0"), "dash.log:3, h2o_lossless_decomp_us: not measured"),
+        ("negative.log", bench(heads, "1.4 | -100 | 0"), "\"-100\" is below 0; a measurement is at least 0"),
+        ("absent.log", bench("h2o_lossless", "1.4"), "absent.log:3, h2o_lossless_decomp_us: not measured"),
     ] {
         folder.write(name, &table);
         let result = folder.json(1, &[&["good.log", name], &words[..]].concat());
-        assert!(result.to_string().contains("runtime_decomp_budget_pass"), "{name}");
+        let gates = result["mnnkv"]["cases"][0]["gates"].as_array().unwrap();
+        let gate = gates.iter().find(|gate| gate["gate"] == "runtime_decomp_budget_pass").unwrap();
+        assert!(gate["pass"] == false && gate["reason"].as_str().unwrap().contains(reason), "{name}: {gate}");
     }
     folder.write("twice.log", &bench("h2o_lossless | h2o_lossless", "1.1 | 9"));
     assert!(folder.error(3, &["twice.log"]).contains("twice.log:1: the heading has h2o_lossless twice"));
