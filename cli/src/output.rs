@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use mnnkv_model::file::NewFile;
 use serde_json::Value;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Both forms of the output of a command, and its exit code.
@@ -57,13 +57,25 @@ pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Failure> {
 
 /// Writes files that appear under their names when all are complete.
 pub fn write_files<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result<(), Failure> {
-    let mut begun = Vec::new();
+    let (mut begun, mut names) = (Vec::new(), Vec::new());
     for (path, text) in files {
+        let name = full_name(path);
+        if name.is_some() && names.contains(&name) {
+            let text = format!("{} is named for two outputs; a name of its own expected for each", path.display());
+            return Err(Failure(text));
+        }
+        names.push(name);
         let mut file = NewFile::create(path)?;
         file.write(text.as_bytes())?;
         begun.push(file);
     }
     begun.into_iter().try_for_each(|file| Ok(file.finish()?))
+}
+
+/// The name of a file that need not exist, in its folder without links.
+fn full_name(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    Some(folder.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// Whether a character controls a terminal: Unicode categories Cc, Cf, Zl and Zp. They include the characters that

@@ -268,3 +268,13 @@ fn an_input_is_never_replaced() {
     }
     assert_eq!((folder.read("in.md"), folder.read("history")), (table, String::new()));
 }
+
+#[test]
+fn two_outputs_of_one_name_are_refused() {
+    let folder = Folder::new("gate-outputs");
+    folder.write("run.log", &bench("h2o_lossless", "1.4"));
+    let object = folder.json(3, &["run.log", "--summary", "s.json", "--markdown", "./s.json"]);
+    let expected = "s.json is named for two outputs; a name of its own expected for each";
+    assert!(object["error"].as_str().unwrap().ends_with(expected), "{object}");
+    assert!(!folder.0.join("s.json").exists());
+}
