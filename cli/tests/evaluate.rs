@@ -72,6 +72,37 @@ fn results_hold_each_layer_and_the_promised_ratios() {
     }
 }
 
+/// Layer 0 has Q of the last 8 tokens, of which one is of the prompt.
+#[test]
+fn ratios_and_policies_without_an_effect_are_findings() {
+    let folder = Folder::new("idle");
+    let words = |tokens: usize| 1_u16.to_le_bytes().repeat(2 * tokens * 4);
+    for (name, tokens) in [("k_h2_t400", 400), ("v_h2_t400", 400), ("q_h2_t8", 8)] {
+        fs::write(folder.0.join(format!("l0_{name}_d4.f16")), words(tokens)).unwrap();
+    }
+    for name in ["k", "v"] {
+        fs::write(folder.0.join(format!("l1_{name}_h2_t400_d4.f16")), words(400)).unwrap();
+    }
+    let keys = ["kv_h2o_layer_start=1", "kv_h2o_sink_tokens=32", "kv_h2o_recent_tokens=256"];
+    let set = keys.map(|key| ["--set", key]).concat();
+    let codec = ["--formats", "v1", "--efforts", "1", "--cuts", "whole", "--no-heads"];
+    let eviction = ["--ratios", "1.1,3", "--block-tokens", "32", "--prompt", "393", "--policy", "ema"];
+    let path = folder.0.to_str().unwrap();
+    let done = run(&[&["--json", path][..], &set, &codec, &eviction].concat());
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let results: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let of = |reason: &str| -> Vec<String> {
+        let all = results["findings"].as_array().unwrap().iter().filter(|finding| finding["reason"] == reason);
+        all.map(|f| format!("{}: {}", f["place"].as_str().unwrap(), f["text"].as_str().unwrap())).collect()
+    };
+    let [floor] = &of("floor")[..] else { panic!("{results:#}") };
+    assert!(floor.starts_with("ratio 3: 1 of 1 plans from the config evict nothing"), "{floor}");
+    let [policy] = &of("policy")[..] else { panic!("{results:#}") };
+    let expected = "policy \"ema\": is left out in layers 0: the policy scores the last 8 rows of the prompt \
+                    (kv_h2o_prefill_queries), and layer 0 has 1";
+    assert!(policy.ends_with(expected), "{policy}");
+}
+
 #[test]
 fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
     let folder = Folder::new("kept");

@@ -90,7 +90,11 @@ pub fn evaluate(
         results.findings.extend(unscored_runs(&results));
         results.findings.extend(idle_ratios(&results));
     }
+    if let (Some(request), true) = (&request.eviction, results.complete) {
+        results.findings.extend(left_out_policies(dump, request));
+    }
     results.whole_cache = whole_cache(&results, &request.ratios, &request.block_tokens, &request.rules)?;
+    results.findings.extend(idle_plans(&results));
     Ok(results)
 }
 
@@ -115,6 +119,64 @@ fn idle_ratios(results: &Results) -> Vec<Finding> {
         Some(Finding::new("floor", format!("ratio {ratio}"), text))
     };
     ratios.into_iter().filter_map(finding).collect()
+}
+
+/// Ratios that evict nothing from a whole cache without replays.
+fn idle_plans(results: &Results) -> Vec<Finding> {
+    // Encodings and cuts share their plans. Layers that keep all tokens by the config have none.
+    let mut plans: Vec<(f64, &str, u32, f64)> = Vec::new();
+    for whole in results.whole_cache.iter().filter(|whole| whole.policy.is_none() && whole.target_ratio > 1.0) {
+        let layers = results.layers.iter().filter(|layer| layer.run == whole.run).count();
+        let plan = (whole.target_ratio, whole.run.as_str(), whole.block_tokens, whole.deep_lossy);
+        if whole.front_layers < layers && !plans.contains(&plan) {
+            plans.push(plan);
+        }
+    }
+    plans.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let finding = |plans: &[(f64, &str, u32, f64)]| {
+        let mut idle = plans.iter().filter(|(.., lossy)| *lossy <= 1.0);
+        let (ratio, run, block, _) = *idle.next()?;
+        let text = format!(
+            "{} of {} plans from the config evict nothing, the first is of run {run} with blocks of {block}: sink and recent \
+             tokens with the rest of their blocks are as many as the ratio keeps",
+            1 + idle.count(),
+            plans.len(),
+        );
+        Some(Finding::new("floor", format!("ratio {ratio}"), text))
+    };
+    plans.chunk_by(|a, b| a.0 == b.0).filter_map(finding).collect()
+}
+
+/// Policies that layers with attention cannot be replayed with.
+fn left_out_policies(dump: &Dump, request: &eviction::Request) -> Vec<Finding> {
+    let mut found: Vec<(&str, &str, String, Vec<String>)> = Vec::new();
+    for (index, info) in dump.layers.iter().enumerate() {
+        let (query, attention) = dump.score_rows(index);
+        let first_row = info.tokens - query.max(attention);
+        let prompt = eviction::prompt(info, first_row, request.prompt_tokens);
+        if prompt >= info.tokens {
+            continue;
+        }
+        for (policy, rows) in request.left_out(prompt, first_row) {
+            let layer = info.layer.to_string();
+            match found.iter_mut().find(|(run, name, ..)| (*run, *name) == (info.run.as_str(), policy.name.as_str())) {
+                Some((.., layers)) => layers.push(layer),
+                None => {
+                    let reason = format!(
+                        "the policy scores the last {rows} rows of the prompt (kv_h2o_prefill_queries), and layer {layer} \
+                         has {}",
+                        prompt - first_row
+                    );
+                    found.push((&info.run, &policy.name, reason, vec![layer]));
+                }
+            }
+        }
+    }
+    let finding = |(run, policy, reason, layers): (&str, &str, String, Vec<String>)| {
+        let text = format!("is left out in layers {}: {reason}", layers.join(", "));
+        Finding::new("policy", format!("run {run} policy {policy:?}"), text)
+    };
+    found.into_iter().map(finding).collect()
 }
 
 /// Runs that have layers without attention: nothing is known of the error of eviction there.

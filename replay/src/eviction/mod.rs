@@ -76,6 +76,17 @@ impl Request {
         usize::try_from(wanted).unwrap_or(usize::MAX).min(prompt)
     }
 
+    /// Whether a policy scores no row of the prompt before `first_row`, the first of the dump.
+    fn is_served(&self, policy: &Policy, prompt: usize, first_row: usize) -> bool {
+        prompt - self.prompt_rows(policy, prompt) >= first_row
+    }
+
+    /// The policies that cannot be replayed, since the dump lacks rows that they score; and how many rows they score.
+    pub fn left_out(&self, prompt: usize, first_row: usize) -> impl Iterator<Item = (&Policy, usize)> {
+        let unserved = self.policies.iter().filter(move |policy| !self.is_served(policy, prompt, first_row));
+        unserved.map(move |policy| (policy, self.prompt_rows(policy, prompt)))
+    }
+
     fn config(&self, policy: &Policy, ratio: f64, block_tokens: u32) -> Map<String, Value> {
         let mut config = self.base.clone();
         config.extend(policy.keys.clone());
@@ -122,8 +133,7 @@ pub fn replay(layer: &Layer, request: &Request, watch: Watch<'_>) -> Result<Vec<
     }
 
     let mut subjects = Vec::new();
-    // A policy that scores more prompt rows than the dump has cannot be replayed.
-    let served = |policy: &&Policy| prompt - request.prompt_rows(policy, prompt) >= source.first();
+    let served = |policy: &&Policy| request.is_served(policy, prompt, source.first());
     let mut first_row = prompt;
     for policy in request.policies.iter().filter(served) {
         first_row = first_row.min(prompt - request.prompt_rows(policy, prompt));
