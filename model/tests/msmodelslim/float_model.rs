@@ -4,7 +4,7 @@ use crate::bits;
 use crate::directory::{Directory, f32s};
 use mnnkv::dtype::Dtype;
 use mnnkv::status::Status;
-use mnnkv_model::msmodelslim::Model;
+use mnnkv_model::msmodelslim::{Model, Severity, check_folder};
 use mnnkv_model::safetensors::FileDtype as Element;
 use safetensors::Dtype as D;
 
@@ -44,6 +44,19 @@ fn weights_are_those_of_dequantize_and_norms_are_rounded_to_the_type() {
     let ones = [1.0, 2.0, 3.0, 4.0].map(half::bf16::from_f32);
     let expected: Vec<u8> = ones.iter().flat_map(|x| x.to_le_bytes()).collect();
     assert_eq!(read(&model, "m.norm.weight", Dtype::Bf16), expected);
+}
+
+/// All three are errors of a check.
+#[test]
+fn errors_in_numbers_that_it_does_not_need_do_not_stop_it() {
+    let mut directory = Directory::healthy();
+    directory.set("m.b.weight_offset", f32s(&[300.0, 1.0, -3.0]));
+    directory.set("m.a.input_offset", f32s(&[f32::NAN]));
+    directory.set("m.3.k_proj.kv_cache_scale", f32s(&[0.0, 2.0]));
+    assert_eq!(check_folder(&directory.folder()).unwrap().count(Severity::Error), 3);
+    // Codes 1, -2, 3 and 4 of a scale of 0.5.
+    let first = [-149.5, -151.0, -148.5, -148.0];
+    assert_eq!(read(&open(&directory), "m.b.weight", Dtype::F32)[..16], f32s(&first));
 }
 
 #[test]
