@@ -158,6 +158,19 @@ impl Layer {
         }
     }
 
+    /// As [`Layer::fit`], in a step. Where the step was refused memory, nothing leaves to make room for tokens that the next
+    /// one quantises.
+    pub(super) fn fit_step(
+        &mut self,
+        found: Found,
+        share: Option<&Share>,
+        raw_tokens: u32,
+        offload: Option<&mut Offload>,
+    ) {
+        let is_short = self.quant.as_ref().is_some_and(Quant::is_short);
+        self.fit(found, share.filter(|_| !is_short), raw_tokens, offload);
+    }
+
     /// A step has ended: counts one above the share.
     pub(super) fn see_share(&mut self, share: Option<&Share>, raw_tokens: u32) {
         if let (Some(share), Some(quant)) = (share, &mut self.quant) {

@@ -198,7 +198,7 @@ impl Session {
         let wanted = layer.open(cache.as_ref(), stored.clone());
         lanes.open(layer.number, wanted, &stored);
         let raw = layer.lengths.physical;
-        layer.fit(Found::default(), share.as_ref(), raw, budget::offload(budget));
+        layer.fit_step(Found::default(), share.as_ref(), raw, budget::offload(budget));
         if let Some(quant) = layer.quant.as_ref().filter(|_| layer.attends()) {
             let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
             let step = quant.open(layer.eviction.positions(), layer.lengths, layer.rows, offload);
@@ -237,7 +237,7 @@ impl Session {
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - if added as usize > attend::BLOCK { added } else { 0 };
-        layer.fit(found, share.as_ref(), raw, budget::offload(budget));
+        layer.fit_step(found, share.as_ref(), raw, budget::offload(budget));
         layer.see_share(share.as_ref(), raw);
         if layer.eviction.has_released() {
             tail::release_again(&mut cache, kv_len - added, kv_len);

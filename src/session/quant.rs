@@ -122,6 +122,8 @@ pub(super) struct Quant {
     /// Blocks in a row that were too far from their numbers.
     poor: u32,
     raw: Option<Raw>,
+    /// The last begin was refused memory.
+    is_short: bool,
     counts: QuantStats,
     pub(super) kept: Kept,
 }
@@ -210,6 +212,7 @@ impl Quant {
             held: 0,
             poor: 0,
             raw: None,
+            is_short: false,
             counts: QuantStats::default(),
             kept: Kept::default(),
         })
@@ -253,6 +256,11 @@ impl Quant {
         self.raw
     }
 
+    /// Whether raw tokens wait for memory to be quantised.
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
     /// The least tokens of a cache that stay raw: the first ones, and those behind the last whole block.
     pub(super) fn least_raw(&self) -> u32 {
         least_raw(self.rules.sink_tokens)
@@ -279,12 +287,11 @@ impl Quant {
         share: Option<&Share>,
     ) -> CacheLengths {
         let start = std::time::Instant::now();
-        let after = self.try_begin(cache, store, eviction, lengths, encoding, share).unwrap_or_else(|_| {
-            self.counts.failures += 1;
-            lengths
-        });
+        let after = self.try_begin(cache, store, eviction, lengths, encoding, share);
+        self.is_short = after.is_err();
+        self.counts.failures += u64::from(self.is_short);
         self.counts.begin_ns += start.elapsed().as_nanos() as u64;
-        after
+        after.unwrap_or(lengths)
     }
 
     fn try_begin(

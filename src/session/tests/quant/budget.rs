@@ -274,3 +274,27 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
     let stats = chat.session.memory_stats().unwrap();
     assert!(stats.lost > 0 && stats.lost <= lost, "{stats:?}, {lost} heads were cut away");
 }
+
+#[test]
+fn a_shortage_of_memory_that_passes_drops_nothing_that_the_file_has() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 15, Random::new(15));
+    let path = blocks_path("shortage");
+    chat.session = session(&format!(r#"{{"kv_memory_bytes": 150000, "kv_memory_file": "{path}"}}"#));
+    let step = |chat: &mut Chat, odds| {
+        let Chat { session, layout, key, value, kv_len, .. } = &mut *chat;
+        shortage::set(odds, 1);
+        let result = session.begin(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len);
+        shortage::set(0, 0);
+        *kv_len = result.unwrap();
+        chat.move_cache(64);
+        chat.append(64);
+        chat.end(0);
+        chat.session.memory_stats().unwrap()
+    };
+    while step(&mut chat, 0).file_tokens < 500 {}
+    let short: Vec<_> = (0..8).map(|_| step(&mut chat, 1)).collect();
+    assert!(short.iter().all(|stats| stats.dropped_tokens == 0) && short[7].over_steps > 0, "{short:?}");
+    assert!(chat.session.metrics(None).unwrap().quant_failure_count > 0.0);
+    let after = step(&mut chat, 0);
+    assert!(after.dropped_tokens == 0 && after.bytes <= after.budget_bytes, "{after:?}");
+}
