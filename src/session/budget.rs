@@ -13,7 +13,7 @@ use super::layer::{CacheLengths, Layer};
 use super::offload::Offload;
 use super::pins::Pins;
 use super::{Session, State};
-use crate::attend::{self, Arrived, BLOCK, Blocks, Cell, Found, Reads};
+use crate::attend::{self, Arrived, BLOCK, Blocks, Cell, Found, Reads, Work};
 use crate::layout::Rows;
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
@@ -27,6 +27,8 @@ const MOST_SKETCHES: usize = 7;
 const LEAST_BLOCKS: usize = 2;
 /// Working memory of attention, which there is none of yet when a budget is checked.
 const LEAST_WORKING: usize = if cfg!(test) { 1 } else { 512 << 10 };
+/// Working memory of attention is freed after each step where it takes more than this part of the budget.
+const WORKING_PART: u64 = 8;
 /// Bytes of lists and sketches that may be free in the heap before it returns them to the system.
 const FREE: usize = 1 << 20;
 
@@ -260,7 +262,7 @@ impl Budget {
         }
     }
 
-    /// Takes note of freed lists and sketches, whose memory the heap returns once there is much of it.
+    /// Takes note of freed lists, sketches and working memory, whose memory the heap returns once there is much of it.
     pub(super) fn see_freed(&mut self, bytes: usize) {
         self.freed += bytes;
         if self.freed > FREE {
@@ -282,7 +284,7 @@ impl Session {
     /// INVALID_ARGUMENT: if the config sets no budget.
     pub fn trim(&self, bytes: u64) -> Result<u64> {
         let mut state = self.state()?;
-        let working = self.working_bytes(&state)?;
+        let working = self.fit_working(&mut state)?;
         let State { layers, budget, .. } = &mut *state;
         let Some(budget) = budget else {
             bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb does");
@@ -296,6 +298,20 @@ impl Session {
         let working = self.fit(&mut state, working)?;
         pages::trim_heap();
         Ok(state.memory_stats(working).bytes)
+    }
+
+    /// Frees the working memory of attention where it takes more than its part of the budget: blocks make no room for what
+    /// one step has needed. Returns the bytes of working memory that is left.
+    pub(super) fn fit_working(&self, state: &mut State) -> Result<usize> {
+        if let Some(budget) = &mut state.budget {
+            let mut parts = self.parts.lock().map_err(|_| Error::out_of_service("the session"))?;
+            let bytes: usize = parts.iter().map(Work::bytes).sum();
+            if bytes as u64 > budget.bytes / WORKING_PART {
+                *parts = Vec::new();
+                budget.see_freed(bytes);
+            }
+        }
+        self.working_bytes(state)
     }
 
     /// Lets blocks of layers without an open step leave until the budget holds, beside so much working memory; again where

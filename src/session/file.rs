@@ -118,7 +118,7 @@ impl Session {
     /// NOT_FOUND: if the file has not the layer. INVALID_ARGUMENT: if a layer is open, or the file has more layers.
     pub fn load(&self, layer: Option<u32>, from: &Snapshot) -> Result<()> {
         let mut state = self.state()?;
-        let working = self.working_bytes(&state)?;
+        let working = self.fit_working(&mut state)?;
         let State { layers, store, budget, .. } = &mut *state;
         let mut loaded = Vec::new();
         match layer {

@@ -159,7 +159,7 @@ impl Session {
     pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let working = self.working_bytes(&state);
+        let working = self.fit_working(&mut state);
         let State { layers, store, encoding, budget } = &mut *state;
         let found = find(layers, layer)?;
         found.check_closed(kv_len)?;
@@ -212,7 +212,7 @@ impl Session {
     pub fn end(&self, layer: u32, heads: u32, queries: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let working = self.working_bytes(&state)?;
+        let working = self.fit_working(&mut state)?;
         let State { layers, store, budget, .. } = &mut *state;
         let at = layer as usize;
         let layer = find(layers, layer)?;

@@ -298,3 +298,19 @@ fn a_shortage_of_memory_that_passes_drops_nothing_that_the_file_has() {
     let after = step(&mut chat, 0);
     assert!(after.dropped_tokens == 0 && after.bytes <= after.budget_bytes, "{after:?}");
 }
+
+#[test]
+fn what_a_step_of_many_rows_needs_takes_no_room_from_blocks() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 16, Random::new(16));
+    let budget = 200_000;
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": {budget}}}"#));
+    (0..5).for_each(|_| chat.step(250));
+    for rows in [1, 16, 16, 1] {
+        chat.step(rows);
+        let stats = chat.session.memory_stats().unwrap();
+        let encoding = 30_000;
+        assert!(stats.working_bytes <= budget / 8 + encoding && stats.bytes <= budget, "{rows} rows: {stats:?}");
+        assert_eq!(stats.dropped_tokens, 0);
+    }
+}
