@@ -178,8 +178,9 @@ impl Layer {
         }
     }
 
-    /// Takes what a file has of the layer, after a reset.
+    /// Takes what a file has of the layer, after a reset. Raw tokens that the next begin quantises are like those of a chunk.
     pub(super) fn take(&mut self, lengths: CacheLengths, rows: Rows, value_scales: Vec<u8>) {
+        self.chunk = self.quant.as_ref().map_or(0, |quant| lengths.physical.saturating_sub(quant.least_raw()));
         (self.lengths, self.rows, self.value_scales, self.used) = (lengths, Some(rows), value_scales, true);
     }
 

@@ -21,8 +21,8 @@ const DIMS: usize = 24;
 const KV_HEADS: usize = 2;
 const HEADS: usize = 4;
 const SINK: usize = 5;
-/// Of random chats: more than the working memory of their largest steps.
-const LEAST_BUDGET: u64 = 220_000;
+/// Of random chats.
+const LEAST_BUDGET: u64 = 150_000;
 
 /// K and V of a token: `[head][dim]`.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ fn blocks_path(name: impl std::fmt::Display) -> String {
 
 impl Chat {
     fn new(dtype: Dtype, is_short: bool, mode: Mode, seed: u64, mut random: Random) -> Self {
-        let budget = LEAST_BUDGET as usize + random.below(200_000);
+        let budget = LEAST_BUDGET as usize + random.below(120_000);
         let path = blocks_path(seed);
         let file = format!(r#""kv_memory_file": "{path}", "kv_memory_wait_us": 10000000"#);
         let rest = match mode {
