@@ -54,6 +54,8 @@ pub(super) struct Budget {
     bytes: u64,
     /// Set by the first begin.
     model: Option<Model>,
+    /// The least that the layers may have, as far as they are known.
+    least: u64,
     /// `None` before the first begin.
     holds: Option<Holds>,
     /// Bytes of lists and sketches that were freed since the heap returned its memory.
@@ -190,7 +192,7 @@ impl Budget {
 
     pub(super) fn new(rules: MemoryRules) -> Self {
         let offload = rules.file.clone().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
-        Budget { bytes: rules.bytes, rules, model: None, holds: None, freed: 0, lossless_over: 0, offload }
+        Budget { bytes: rules.bytes, rules, model: None, least: 0, holds: None, freed: 0, lossless_over: 0, offload }
     }
 
     /// The share of a layer with such rows, whose steps append `next` tokens. `working`: bytes that no layer has.
@@ -217,36 +219,45 @@ impl Budget {
         self.lossless_over
     }
 
-    /// INVALID_ARGUMENT: if a budget like this can never hold; the first layer is like all others.
-    pub(super) fn check(&mut self, layers: usize, rows: &Rows, least_raw: u32, working: usize) -> Result<()> {
-        if self.holds.is_some() {
-            return Ok(());
-        }
-        let model = Model { layers, rows: *rows, least_raw, working };
-        let holds = model.holds(self.bytes);
-        if self.rules.bytes < holds.least_bytes {
+    /// A layer with such rows is to have tokens. `known`: the rows of each layer, `None` of those that are like the first.
+    /// INVALID_ARGUMENT: if a budget like this can never hold.
+    pub(super) fn check(
+        &mut self,
+        known: impl Iterator<Item = Option<Rows>> + Clone,
+        rows: &Rows,
+        least_raw: u32,
+        working: usize,
+    ) -> Result<()> {
+        let layers = known.clone().count();
+        let model = self.model.unwrap_or(Model { layers, rows: *rows, least_raw, working });
+        let all = known.map(|known| known.unwrap_or(model.rows));
+        let least = holds::least_bytes(all, least_raw, model.working);
+        let budget = self.rules.bytes.max(self.bytes);
+        if budget < least {
             bail!(
                 InvalidArgument,
-                "the budget is {} MB (kv_memory_mb or kv_memory_bytes); at least {:.1} expected: working memory takes {:.1}, and \
-                 each of {layers} layers has {least_raw} raw tokens of {} bytes, and {LEAST_BLOCKS} blocks",
-                self.rules.bytes as f64 / 1e6,
-                (holds.least_bytes as f64 / 1e5).ceil() / 10.0,
-                working.max(LEAST_WORKING) as f64 / 1e6,
+                "the budget is {} MB (kv_memory_mb or kv_memory_bytes); at least {:.1} MB expected: working memory takes {:.1}, \
+                 and each of {layers} layers has {least_raw} raw tokens, of {} bytes in this one, and {LEAST_BLOCKS} blocks",
+                budget as f64 / 1e6,
+                (least as f64 / 1e5).ceil() / 10.0,
+                model.working.max(LEAST_WORKING) as f64 / 1e6,
                 rows.key_bytes(1) + rows.value_bytes(1)
             );
         }
-        self.model = Some(model);
+        (self.model, self.least) = (Some(model), least);
         self.set(self.bytes);
         Ok(())
     }
 
+    /// Whether a layer has begun.
+    pub(super) fn is_checked(&self) -> bool {
+        self.model.is_some()
+    }
+
     /// Sets the budget, or the least that the model may have where that is more and a layer has begun.
     fn set(&mut self, bytes: u64) {
-        self.bytes = bytes;
-        if let Some(model) = &self.model {
-            self.bytes = bytes.max(model.holds(bytes).least_bytes);
-            self.holds = Some(model.holds(self.bytes));
-        }
+        self.bytes = bytes.max(self.least);
+        self.holds = self.model.map(|model| model.holds(self.bytes));
     }
 
     /// Lets blocks of layers without an open step leave until the budget holds.
@@ -291,8 +302,8 @@ impl Session {
         };
         // Layers that were loaded are known before a step.
         let known = layers.iter().find_map(|layer| Some((layer.rows?, layer.quant.as_ref()?.least_raw())));
-        if let Some((rows, least_raw)) = known {
-            budget.check(layers.len(), &rows, least_raw, working)?;
+        if let Some((rows, least_raw)) = known.filter(|_| !budget.is_checked()) {
+            budget.check(layers.iter().map(|layer| layer.rows), &rows, least_raw, working)?;
         }
         budget.set(bytes);
         let working = self.fit(&mut state, working)?;

@@ -137,6 +137,15 @@ impl Session {
                 }
             }
         }
+        if let Some(budget) = budget {
+            let of = |number| loaded.iter().find(|from| from.number == number).map(|from| from.rows);
+            let known = layers.iter().map(|own| of(own.number).or(own.rows));
+            for from in &loaded {
+                if let Some(quant) = &layers[from.number as usize].quant {
+                    budget.check(known.clone(), &from.rows, quant.least_raw(), working)?;
+                }
+            }
+        }
         let mut attached = Vec::new();
         memory::reserve(&mut attached, loaded.len())?;
         for layer in &mut loaded {

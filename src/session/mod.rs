@@ -482,8 +482,9 @@ fn share(
 ) -> Result<Option<Share>> {
     let Some((budget, rows)) = budget.as_mut().zip(rows) else { return Ok(None) };
     let layer = &layers[layer as usize];
-    if let Some(quant) = &layer.quant {
-        budget.check(layers.len(), &rows, quant.least_raw(), working)?;
+    if let Some(quant) = layer.quant.as_ref().filter(|_| !budget.is_checked() || layer.rows.is_none()) {
+        let known = layers.iter().map(|other| other.rows.or((other.number == layer.number).then_some(rows)));
+        budget.check(known, &rows, quant.least_raw(), working)?;
     }
     Ok(Some(budget.share(layers, &rows, layer.last_step, working)))
 }

@@ -35,13 +35,10 @@ impl Holds {
         let bytes = usize::try_from(bytes.saturating_sub(working) / layers).unwrap_or(usize::MAX);
         let share = Share::new(bytes, rows, 1);
         let raw_tokens = (share.bytes.saturating_sub(share.pages) / share.token.max(1)) as u64;
-        let least = |blocks: u64| {
-            let layer = (least_raw as u64).saturating_mul(share.token as u64) + share.pages as u64 + blocks;
-            layer.saturating_mul(layers).saturating_add(working)
-        };
+        let least_bytes = layer_bytes(rows, least_raw).saturating_mul(layers).saturating_add(working);
         let Some(shape) = quant::shape(rows) else {
             let [quantised_tokens, file_tokens] = [raw_tokens; 2];
-            return Holds { least_bytes: least(0), raw_tokens, quantised_tokens, file_tokens };
+            return Holds { least_bytes, raw_tokens, quantised_tokens, file_tokens };
         };
         let (block, room) = (Blocks::block_bytes(shape, rows.heads), share.for_blocks(least_raw));
         let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
@@ -52,11 +49,22 @@ impl Holds {
         let away =
             room as u128 * MOST_SKETCHES as u128 / (sketches * 8 + (all - sketches) * MOST_SKETCHES).max(1) as u128;
         let away = usize::try_from(away).unwrap_or(usize::MAX);
-        Holds {
-            least_bytes: least((LEAST_BLOCKS * block) as u64),
-            raw_tokens,
-            quantised_tokens,
-            file_tokens: tokens(away).max(quantised_tokens),
-        }
+        Holds { least_bytes, raw_tokens, quantised_tokens, file_tokens: tokens(away).max(quantised_tokens) }
     }
+}
+
+/// The least share of a layer.
+fn layer_bytes(rows: &Rows, least_raw: u32) -> u64 {
+    let share = Share::new(0, rows, 1);
+    let blocks = quant::shape(rows).map_or(0, |shape| LEAST_BLOCKS * Blocks::block_bytes(shape, rows.heads));
+    (least_raw as u64).saturating_mul(share.token as u64) + (share.pages + blocks) as u64
+}
+
+/// The least budget of layers with such rows, whose shares are by the sizes of their tokens.
+pub(super) fn least_bytes(layers: impl Iterator<Item = Rows> + Clone, least_raw: u32, working: usize) -> u64 {
+    let token = |rows: &Rows| (rows.key_bytes(1) + rows.value_bytes(1)) as u128;
+    let all: u128 = layers.clone().map(|rows| token(&rows)).sum();
+    let needed = |rows: Rows| (layer_bytes(&rows, least_raw) as u128 * all).div_ceil(token(&rows).max(1));
+    let most = layers.map(needed).max().unwrap_or(0);
+    u64::try_from(most).unwrap_or(u64::MAX).saturating_add(working.max(LEAST_WORKING) as u64)
 }

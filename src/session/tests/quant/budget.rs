@@ -154,6 +154,35 @@ fn a_budget_below_the_least_is_refused() {
 }
 
 #[test]
+fn a_budget_that_is_too_small_for_a_later_layer_is_refused() {
+    let rows = |kv_heads| Layout::new(&Spec { kv_heads, ..spec(Dtype::F16, PACKS[0], 200) }).unwrap();
+    let layouts = [1, 1, 6].map(rows);
+    // A share of the last is what it needs, and those of the others are by their tokens.
+    let [small, large] = [1, 2].map(|at| Holds::of(0, 1, &layouts[at].rows()).unwrap().least_bytes);
+    let session = |bytes: u64| {
+        let config = format!(r#"{{"kv_memory_bytes": {bytes}}}"#);
+        Session::with_host(config.as_bytes(), b"", 3, 2, Host { attends: true, ..Host::default() }).unwrap()
+    };
+    let begin = |session: &Session, layer: u32| {
+        let layout = &layouts[layer as usize];
+        let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+        let result = session.begin(layer, Some(Cache::new(layout, &mut key, &mut value).unwrap()), 0);
+        result.map(|len| session.end(layer, 0, 0, Cache::new(layout, &mut key, &mut value).unwrap(), len).unwrap())
+    };
+    let least = small.max(large / 6) * 8 + 1000;
+    let roomy = session(least);
+    (0..3).for_each(|layer| begin(&roomy, layer).unwrap());
+    let tight = session(3 * small + 1000);
+    (0..2).for_each(|layer| begin(&tight, layer).unwrap());
+    let refused = begin(&tight, 2).unwrap_err();
+    assert_eq!(refused.status(), Status::InvalidArgument);
+    assert!(refused.to_string().contains("of 576 bytes in this one"), "{refused}");
+    // More is a matter of a call.
+    tight.trim(least).unwrap();
+    begin(&tight, 2).unwrap();
+}
+
+#[test]
 fn a_trim_before_the_first_step_leaves_the_least() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 9, Random::new(9));
     let least = Holds::of(0, 1, &chat.layout.rows()).unwrap().least_bytes;
@@ -221,6 +250,9 @@ fn a_loaded_chat_is_within_the_budget() {
     bounded.load(None, file).unwrap();
     let stats = bounded.memory_stats().unwrap();
     assert!(stats.bytes <= budget && stats.dropped_tokens > 0, "{stats:?}");
+    let small = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, budget / 2 - 1));
+    assert_eq!(small.load(None, file).unwrap_err().status(), Status::InvalidArgument, "as the next begin");
+    assert_eq!(small.memory_stats().unwrap().dropped_tokens, 0);
     let json: Value = serde_json::from_str(&bounded.metrics_json().unwrap()).unwrap();
     let memory = &json["memory"];
     assert_eq!((&memory["state"], &memory["bytes"]), (&json!("dropping"), &json!(stats.bytes)));
