@@ -130,6 +130,7 @@ pub unsafe extern "C" fn mnnkv_session_attend(
         let Queries { dtype, heads, rows, dims, .. } = queries;
         let (query_bytes, output_bytes) =
             (queries.bytes().map_err(|e| e.within("queries"))?, output.bytes().map_err(|e| e.within("output"))?);
+        given::apart_rows(&output, "attend->output")?;
         let data = pointer::input_bytes(given.queries, query_bytes, "attend->queries")?;
         // Never a slice of all: other threads write other rows.
         if given.output.is_null() {

@@ -54,6 +54,22 @@ pub fn query_rows<'a>(
     Ok(Queries { dtype, heads, rows, dims, head_stride, row_stride, scale, data: &[] })
 }
 
+/// Fails where rows that are written may share bytes: the heads of a row must end before the next row begins, or the rows of a
+/// head before the next head. `rows` has passed [`Queries::bytes`]; `name` with `_head_stride` and `_row_stride` are the fields.
+pub(super) fn apart_rows(rows: &Queries<'_>, name: &str) -> Result<()> {
+    let Queries { dtype, heads, rows, dims, head_stride, row_stride, .. } = *rows;
+    let end = |stride: usize, count: usize| stride.saturating_mul(count - 1).saturating_add(dims * dtype.bytes());
+    let (of_heads, of_rows) = (end(head_stride, heads), end(row_stride, rows));
+    if heads > 1 && rows > 1 && row_stride < of_heads && head_stride < of_rows {
+        bail!(
+            InvalidArgument,
+            "{name}_head_stride is {head_stride} and {name}_row_stride {row_stride}, with which rows overlap; a row stride of \
+             {of_heads} or more, or a head stride of {of_rows} or more expected"
+        );
+    }
+    Ok(())
+}
+
 /// A checked layout, and the arrays beside its cache.
 pub struct Given {
     /// The checked layout.

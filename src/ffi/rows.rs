@@ -15,6 +15,7 @@
 
 use super::cache::MNNKV_DTYPE_F32;
 use crate::arch::attend::rows::RowType;
+use crate::attend::Queries;
 use crate::attend::rows::{Plane, RowMask, Rows};
 use crate::ffi::given;
 use crate::ffi::panic::body;
@@ -63,7 +64,8 @@ pub struct mnnkv_rows {
     pub queries: *const f32,
     pub query_head_stride: u64,
     pub query_row_stride: u64,
-    /// f32, written by the merge alone, with strides likewise. Zeros where a row attends to nothing.
+    /// f32, written by the merge alone, with strides likewise, with which the heads of a row end before the next row begins, or
+    /// the rows of a head before the next head. Zeros where a row attends to nothing.
     pub output: *mut f32,
     pub output_head_stride: u64,
     pub output_row_stride: u64,
@@ -164,8 +166,8 @@ fn row_type(code: u32, name: &str) -> Result<RowType> {
     }
 }
 
-/// Head and row strides of query or output rows in bytes, and the bytes from the first to the last.
-fn strides(given: &mnnkv_rows, name: &str, dim: u32, strides: (u64, u64)) -> Result<(usize, usize, usize)> {
+/// Query or output rows, with their strides in bytes, and the bytes from the first to the last.
+fn strides(given: &mnnkv_rows, name: &str, dim: u32, strides: (u64, u64)) -> Result<(Queries<'static>, usize)> {
     let rows = given::query_rows((MNNKV_DTYPE_F32, name), (given.heads, given.rows, dim), strides, 1.0)?;
     let bytes = rows.bytes().map_err(|e| e.within(name))?;
     if rows.head_stride % 4 != 0 || rows.row_stride % 4 != 0 {
@@ -176,7 +178,7 @@ fn strides(given: &mnnkv_rows, name: &str, dim: u32, strides: (u64, u64)) -> Res
             rows.row_stride
         );
     }
-    Ok((rows.head_stride, rows.row_stride, bytes))
+    Ok((rows, bytes))
 }
 
 /// A checked step, and what its pointers must have.
@@ -249,16 +251,19 @@ fn described<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<Described<'a>> 
     rows.check(part)?;
     let key_bytes = rows.key.bytes("rows->key", rows.kv_heads, rows.tokens)?;
     let value_bytes = rows.value.bytes("rows->value", rows.kv_heads, rows.tokens)?;
-    let queries = strides(given, "rows->queries", given.key_dim, (given.query_head_stride, given.query_row_stride))?;
-    (rows.query_head_stride, rows.query_row_stride) = (queries.0 / 4, queries.1 / 4);
-    let output = strides(given, "rows->output", given.value_dim, (given.output_head_stride, given.output_row_stride))?;
+    let (queries, query_bytes) =
+        strides(given, "rows->queries", given.key_dim, (given.query_head_stride, given.query_row_stride))?;
+    (rows.query_head_stride, rows.query_row_stride) = (queries.head_stride / 4, queries.row_stride / 4);
+    let (output, output_bytes) =
+        strides(given, "rows->output", given.value_dim, (given.output_head_stride, given.output_row_stride))?;
+    given::apart_rows(&output, "rows->output")?;
     Ok(Described {
         rows,
         key_bytes,
         value_bytes,
-        query_bytes: queries.2,
-        output_bytes: output.2,
-        output_strides: (output.0, output.1),
+        query_bytes,
+        output_bytes,
+        output_strides: (output.head_stride, output.row_stride),
     })
 }
 
