@@ -68,7 +68,7 @@ pub struct Rows<'a> {
     pub scale: f32,
     /// Logits x become `cap * tanh(x / cap)`.
     pub soft_cap: Option<f32>,
-    /// Added after the soft cap; finite or -inf.
+    /// Added after the soft cap; finite, or -inf for a token that is hidden, whatever the slope.
     pub mask: Option<RowMask<'a>>,
     /// Logits of no token, one for each query head.
     pub sinks: Option<&'a [f32]>,
@@ -309,7 +309,9 @@ impl Fold<'_> {
         }
         if let Some(mask) = self.mask {
             let slope = self.rows.mask.and_then(|mask| mask.slopes).map_or(1.0, |slopes| slopes[head]);
-            logits.iter_mut().zip(&mask.addends[row * BLOCK..]).for_each(|(x, mask)| *x += slope * mask);
+            // Of a slope of 0 or below, -inf times the slope is NaN or +inf.
+            let sum = |x: f32, mask: f32| if mask == f32::NEG_INFINITY { mask } else { x + slope * mask };
+            logits.iter_mut().zip(&mask.addends[row * BLOCK..]).for_each(|(x, mask)| *x = sum(*x, *mask));
         }
     }
 }

@@ -69,8 +69,9 @@ pub struct mnnkv_rows {
     pub output: *mut f32,
     pub output_head_stride: u64,
     pub output_row_stride: u64,
-    /// [rows][tokens] in f16, added to logits after the soft cap; finite or -inf. A tile of 64 tokens that is hidden from a row
-    /// costs that row nothing. Elements from a row to the next, 0 = tokens. NULL = none.
+    /// [rows][tokens] in f16, added to logits after the soft cap; finite, or -inf for a token that is hidden from the row, whatever
+    /// the slope. A tile of 64 tokens that is hidden from a row costs that row nothing. Elements from a row to the next, tokens or
+    /// more; 0 = tokens. NULL = none.
     pub mask: *const c_void,
     pub mask_row_stride: u64,
     /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.
