@@ -2,6 +2,7 @@
 
 #include "struct_sizes.hpp"
 
+#include <array>
 #include <cmath>
 #include <thread>
 
@@ -11,6 +12,13 @@ using namespace support;
 
 constexpr std::uint32_t kv_heads = 2, heads = 6, dims = 64, rows = 3, tokens = 150;
 constexpr std::size_t unit = 34, row = dims / 32 * unit;
+
+/// One number per head: zeros, and the last one.
+const float* numbers_to(float last) {
+    static std::array<float, heads> numbers{};
+    numbers.back() = last;
+    return numbers.data();
+}
 
 /// K and V in q8_0, [token][head][dim]; blocks have the scale 1/64.
 class Rows : public testing::Test {
@@ -148,7 +156,11 @@ TEST_F(Rows, StepsThatDoNotFitAreRefusedAndNothingIsWritten) {
         {bad, "key is NULL", [&] { return tried([](mnnkv_rows& s) { s.key = nullptr; }); }},
         {bad, "value is NULL", [&] { return tried([](mnnkv_rows& s) { s.value = nullptr; }); }},
         {bad, "queries is NULL", [&] { return tried([](mnnkv_rows& s) { s.queries = nullptr; }); }},
-        {bad, "output", [&] { return tried([](mnnkv_rows& s) { s.output = nullptr; }); }},
+        {bad, "output is NULL", [&] { return tried([](mnnkv_rows& s) { s.output = nullptr; }); }},
+        {bad, "mask_row_stride is 149; 150 or more expected",
+         [&] { return tried([](mnnkv_rows& s) { s.mask = s.key, s.mask_row_stride = tokens - 1; }); }},
+        {bad, "slopes[5] is NaN", [&] { return tried([](mnnkv_rows& s) { s.slopes = numbers_to(NAN); }); }},
+        {bad, "sinks[5] is -inf", [&] { return tried([](mnnkv_rows& s) { s.sinks = numbers_to(-INFINITY); }); }},
         {bad, "overlap", [&] { return tried([](mnnkv_rows& s) { s.queries = s.output; }); }},
         {bad, "overlap", [&] { return tried([](mnnkv_rows& s) { s.sinks = s.output; }); }},
         {bad, "overlap", [&] { return mnnkv_rows_attend(&step_, 0, 1, step_.output, scratch_bytes(1)); }},

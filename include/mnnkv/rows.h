@@ -23,8 +23,8 @@ extern "C" {
 //
 // Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
 // relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp and tanh of the
-// system in the merge and the soft cap. K, V and queries must be finite. Otherwise the
-// output is undefined, but no memory outside of the buffers is accessed.
+// system in the merge and the soft cap. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
+// Otherwise the output is undefined, but no memory outside of the buffers is accessed.
 
 /// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of 32,
 /// a scale in binary16 and 16 bytes; element i is the lower half of byte i less 8, element 16 + i the upper half less 8.
@@ -35,12 +35,13 @@ extern "C" {
 /// Query rows, and the cache that they attend to.
 typedef struct mnnkv_rows {
     uint32_t struct_size;
-    /// Query heads, a multiple of kv_heads: head h reads KV head h / (heads / kv_heads).
+    /// Query heads, a multiple of kv_heads, at least 1: head h reads KV head h / (heads / kv_heads).
     uint32_t heads;
-    /// Rows of each query head; working memory is for each of them.
+    /// Rows of each query head, at least 1; working memory is for each of them.
     uint32_t rows;
+    /// Heads of the cache, at least 1.
     uint32_t kv_heads;
-    /// Tokens of the cache.
+    /// Tokens of the cache, at least 1.
     uint32_t tokens;
     /// MNNKV_ROWS_*.
     uint32_t key_type;
@@ -74,7 +75,7 @@ typedef struct mnnkv_rows {
     /// more; 0 = tokens. NULL = none.
     const void *mask;
     uint64_t mask_row_stride;
-    /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.
+    /// [heads]: the factor of the mask for each query head (ALiBi); finite. NULL = 1.
     const float *slopes;
     /// [heads]: a logit of the attention sink of each query head; finite. NULL = no sinks.
     const float *sinks;
@@ -89,7 +90,7 @@ mnnkv_status mnnkv_rows_scratch(const mnnkv_rows *rows, uint32_t parts, uint64_t
 /// Runs one of `parts` parts of a step. Parts may run on any threads, in any order and at the same time.
 /// part: below parts, which are 1 to 64.
 /// scratch: bytes of mnnkv_rows_scratch for the same rows and parts or more, aligned to 4; a part writes a range of its own.
-/// INVALID_ARGUMENT: if a field, a stride or the scratch does not fit
+/// INVALID_ARGUMENT: if a field, a stride or the scratch does not fit, or a slope or a sink is not finite
 /// UNSUPPORTED: if a type is unknown
 mnnkv_status mnnkv_rows_attend(const mnnkv_rows *rows,
                                uint32_t part,

@@ -287,11 +287,15 @@ struct Array {
 }
 
 /// Elements from a row of a mask to the next, 0 = `tokens`, and of the whole mask; `name` is the field.
+/// INVALID_ARGUMENT: if rows overlap, or exceed the address space.
 pub fn mask_rows(stride: u64, tokens: usize, rows: usize, name: &str) -> Result<(usize, usize)> {
     let stride = match usize::try_from(stride).unwrap_or(usize::MAX) {
         0 => tokens,
         stride => stride,
     };
+    if rows > 1 && stride < tokens {
+        bail!(InvalidArgument, "{name} is {stride}; {tokens} or more expected, the tokens of a row, or 0");
+    }
     let Some(len) = stride.checked_mul(rows - 1).and_then(|len| len.checked_add(tokens)) else {
         bail!(InvalidArgument, "{name} is {stride}, which is too much")
     };

@@ -10,8 +10,8 @@
 //!
 //! Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
 //! relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp and tanh of the
-//! system in the merge and the soft cap. K, V and queries must be finite. Otherwise the
-//! output is undefined, but no memory outside of the buffers is accessed.
+//! system in the merge and the soft cap. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
+//! Otherwise the output is undefined, but no memory outside of the buffers is accessed.
 
 use super::cache::MNNKV_DTYPE_F32;
 use crate::arch::attend::rows::RowType;
@@ -35,12 +35,13 @@ pub const MNNKV_ROWS_Q4_0: u32 = 3;
 #[derive(Clone, Copy)]
 pub struct mnnkv_rows {
     pub struct_size: u32,
-    /// Query heads, a multiple of kv_heads: head h reads KV head h / (heads / kv_heads).
+    /// Query heads, a multiple of kv_heads, at least 1: head h reads KV head h / (heads / kv_heads).
     pub heads: u32,
-    /// Rows of each query head; working memory is for each of them.
+    /// Rows of each query head, at least 1; working memory is for each of them.
     pub rows: u32,
+    /// Heads of the cache, at least 1.
     pub kv_heads: u32,
-    /// Tokens of the cache.
+    /// Tokens of the cache, at least 1.
     pub tokens: u32,
     /// MNNKV_ROWS_*.
     pub key_type: u32,
@@ -74,7 +75,7 @@ pub struct mnnkv_rows {
     /// more; 0 = tokens. NULL = none.
     pub mask: *const c_void,
     pub mask_row_stride: u64,
-    /// The factor of the mask for each query head (ALiBi); finite. NULL = 1.
+    /// [heads]: the factor of the mask for each query head (ALiBi); finite. NULL = 1.
     pub slopes: *const f32,
     /// [heads]: a logit of the attention sink of each query head; finite. NULL = no sinks.
     pub sinks: *const f32,
@@ -103,7 +104,7 @@ pub unsafe extern "C" fn mnnkv_rows_scratch(rows: *const mnnkv_rows, parts: u32,
 /// Runs one of `parts` parts of a step. Parts may run on any threads, in any order and at the same time.
 /// part: below parts, which are 1 to 64.
 /// scratch: bytes of mnnkv_rows_scratch for the same rows and parts or more, aligned to 4; a part writes a range of its own.
-/// INVALID_ARGUMENT: if a field, a stride or the scratch does not fit
+/// INVALID_ARGUMENT: if a field, a stride or the scratch does not fit, or a slope or a sink is not finite
 /// UNSUPPORTED: if a type is unknown
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_rows_attend(
@@ -276,18 +277,17 @@ unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<Describe
     let mut step = described(given, part)?;
     let Described { key_bytes, value_bytes, query_bytes, output_bytes, .. } = step;
     let rows = &mut step.rows;
-    if given.output.is_null() || !given.output.is_aligned() {
-        bail!(InvalidArgument, "rows->output is {:p}; an address aligned to 4 expected", given.output);
-    }
     let (stride, mask_len) = given::mask_rows(given.mask_row_stride, rows.tokens, rows.rows, "rows->mask_row_stride")?;
     // SAFETY: the caller's, for the lengths that the fields give.
     unsafe {
+        // Checked alone: never a slice of all.
+        Out::new(given.output, "rows->output")?;
         rows.key.data = pointer::input_bytes(given.key, key_bytes, "rows->key")?;
         rows.value.data = pointer::input_bytes(given.value, value_bytes, "rows->value")?;
         rows.queries = pointer::input(given.queries, query_bytes / size_of::<f32>(), "rows->queries")?;
         let optional = |from: *const f32, name| match from.is_null() {
             true => Ok(None),
-            false => pointer::input(from, rows.heads, name).map(Some),
+            false => finite(pointer::input(from, rows.heads, name)?, name).map(Some),
         };
         let slopes = optional(given.slopes, "rows->slopes")?;
         rows.sinks = optional(given.sinks, "rows->sinks")?;
@@ -298,6 +298,14 @@ unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<Describe
     }
     step.apart(given, (given.output.cast_const().cast(), output_bytes, "rows->output"))?;
     Ok(step)
+}
+
+/// INVALID_ARGUMENT: if a number is not finite.
+fn finite<'a>(numbers: &'a [f32], name: &str) -> Result<&'a [f32]> {
+    match numbers.iter().position(|x| !x.is_finite()) {
+        Some(at) => bail!(InvalidArgument, "{name}[{at}] is {}; a finite number expected", numbers[at]),
+        None => Ok(numbers),
+    }
 }
 
 /// Floats of a part. INVALID_ARGUMENT: if there is not as much scratch.
