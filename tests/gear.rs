@@ -164,6 +164,14 @@ fn a_hostile_word_count_allocates_no_memory() {
 }
 
 #[test]
+fn a_v1_blob_is_not_decoded_as_int8_and_the_text_has_the_formats_with_int8() {
+    let blob = encode(&common::read("gear_v1/l0_k.f16.bin"), Dtype::F16, ALL);
+    let error = decode(&blob, Dtype::Int8, 64).unwrap_err();
+    assert_eq!(error.status(), Status::Corrupt);
+    assert!(error.message().contains("v2 or lanes"), "{error}");
+}
+
+#[test]
 fn bytes_after_the_last_frame_and_second_zstd_frames_are_corrupt() {
     let words = common::read("gear_v1/l0_k.f16.bin");
     let mut blob = encode(&words, Dtype::F16, ALL);

@@ -21,7 +21,7 @@ extern "C" {
 /// Format v2: all types, with checksums. Uses rows and channels; smaller, most from effort 7 on, and slower.
 #define MNNKV_GEAR_FORMAT_V2 2
 /// Format lanes: all types, with a checksum. As large as V1 at effort 1, and about three times as fast to decode with
-/// AVX-512. effort and the fields of V2 are not used.
+/// AVX-512. effort and the fields of V2 are not used, but must be in their ranges.
 #define MNNKV_GEAR_FORMAT_LANES 3
 /// Predictors of V1: the bytes as they are, the difference to the byte before, the exclusive or with it.
 #define MNNKV_PREDICT_RAW 1
@@ -41,8 +41,9 @@ typedef struct mnnkv_gear_options {
     /// rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
     uint32_t head_dim;
     uint32_t reserved[3];
-    /// V2, for K (V1 ignores it): the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. Equal tokens at
-    /// different positions then compress as equal, most in the first layer, and encoding takes about three times as long.
+    /// V2, for K: the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. V1 and LANES do not use it: they refuse a
+    /// pairing that is unknown, rope_reserved that is not 0 and rope_positions without rope_tokens, and check no other range.
+    /// Equal tokens at different positions then compress as equal, most in the first layer, and encoding takes about three times as long.
     /// Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
     uint32_t rope_pairing;
     /// Rotated channels, the first of each row: even, at most head_dim; 0 = head_dim.
@@ -87,8 +88,8 @@ size_t mnnkv_gear_bound(size_t src_len, uint32_t dtype);
 /// dst_len: bytes written.
 /// INVALID_ARGUMENT: if dtype is another; if src_len is 0 or no whole number of words (with a rotation hint: of rows), or
 /// exceeds 4,261,672,974 words in V1; if an option is out of range or does not fit src_len; if a rotation hint comes with
-/// INT8
-/// UNSUPPORTED: if format is V1 with BF16 or INT8
+/// INT8 in V2
+/// UNSUPPORTED: if format is V1 with BF16 or INT8; if dtype is TQ3 or TQ4
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 ///
 /// dst is written only on success. Working memory: at most 6 * src_len + 2 MiB. The thread keeps it, beside that of
@@ -131,7 +132,7 @@ typedef struct mnnkv_decode_options {
 /// CORRUPT: if the blob is malformed. V2 and LANES detect by checksum what changes a word; V1 has none, and flipped bits
 /// may decode to other words
 /// INVALID_ARGUMENT: if dtype is another, or a V2 or LANES blob holds another type
-/// UNSUPPORTED: if a blob is of a later version
+/// UNSUPPORTED: if a blob is of a later version, or dtype is TQ3 or TQ4
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 /// OUT_OF_MEMORY: if memory is refused, or the blob needs more than max_working_bytes, whose default suffices for every
 /// encoder of this library

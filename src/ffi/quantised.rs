@@ -111,7 +111,8 @@ pub unsafe extern "C" fn mnnkv_kv_changed(
 /// dtype: MNNKV_DTYPE_F16, _BF16 or _F32.
 /// key_out, value_out: kv_heads * count * head_dim elements [head][token][dim] each.
 /// cap_each: capacity of each in bytes.
-/// INVALID_ARGUMENT: as mnnkv_kv_gather; if key_center_bytes is wrong
+/// INVALID_ARGUMENT: as mnnkv_kv_gather; if key_center_bytes is wrong, or dtype is unknown
+/// UNSUPPORTED: if dtype is a quantised one
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_dequantize(

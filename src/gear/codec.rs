@@ -131,10 +131,10 @@ impl Context<'_> {
     }
 }
 
-/// The width of the words of a blob that does not begin as one of v2.
+/// The width of the words of a blob that begins neither as one of v2 nor of lanes.
 fn v1_width(dtype: Dtype) -> Result<Width> {
     if dtype == Dtype::Int8 {
-        bail!(Corrupt, "the blob does not begin as one of format v2, which is the only one with INT8");
+        bail!(Corrupt, "the blob does not begin as one of format v2 or lanes, the only ones with INT8");
     }
     Width::of(dtype)
 }

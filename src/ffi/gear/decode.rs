@@ -60,7 +60,7 @@ unsafe fn decode(
 /// CORRUPT: if the blob is malformed. V2 and LANES detect by checksum what changes a word; V1 has none, and flipped bits
 /// may decode to other words
 /// INVALID_ARGUMENT: if dtype is another, or a V2 or LANES blob holds another type
-/// UNSUPPORTED: if a blob is of a later version
+/// UNSUPPORTED: if a blob is of a later version, or dtype is TQ3 or TQ4
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 /// OUT_OF_MEMORY: if memory is refused, or the blob needs more than max_working_bytes, whose default suffices for every
 /// encoder of this library

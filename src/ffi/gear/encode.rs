@@ -50,8 +50,8 @@ pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
 /// dst_len: bytes written.
 /// INVALID_ARGUMENT: if dtype is another; if src_len is 0 or no whole number of words (with a rotation hint: of rows), or
 /// exceeds 4,261,672,974 words in V1; if an option is out of range or does not fit src_len; if a rotation hint comes with
-/// INT8
-/// UNSUPPORTED: if format is V1 with BF16 or INT8
+/// INT8 in V2
+/// UNSUPPORTED: if format is V1 with BF16 or INT8; if dtype is TQ3 or TQ4
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 ///
 /// dst is written only on success. Working memory: at most 6 * src_len + 2 MiB. The thread keeps it, beside that of

@@ -14,7 +14,7 @@ pub const MNNKV_GEAR_FORMAT_V1: u32 = 1;
 /// Format v2: all types, with checksums. Uses rows and channels; smaller, most from effort 7 on, and slower.
 pub const MNNKV_GEAR_FORMAT_V2: u32 = 2;
 /// Format lanes: all types, with a checksum. As large as V1 at effort 1, and about three times as fast to decode with
-/// AVX-512. effort and the fields of V2 are not used.
+/// AVX-512. effort and the fields of V2 are not used, but must be in their ranges.
 pub const MNNKV_GEAR_FORMAT_LANES: u32 = 3;
 /// Predictors of V1: the bytes as they are, the difference to the byte before, the exclusive or with it.
 pub const MNNKV_PREDICT_RAW: u32 = 1;
@@ -42,8 +42,9 @@ pub struct mnnkv_gear_options {
     /// rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
     pub head_dim: u32,
     pub reserved: [u32; 3],
-    /// V2, for K (V1 ignores it): the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. Equal tokens at
-    /// different positions then compress as equal, most in the first layer, and encoding takes about three times as long.
+    /// V2, for K: the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. V1 and LANES do not use it: they refuse a
+    /// pairing that is unknown, rope_reserved that is not 0 and rope_positions without rope_tokens, and check no other range.
+    /// Equal tokens at different positions then compress as equal, most in the first layer, and encoding takes about three times as long.
     /// Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
     pub rope_pairing: u32,
     /// Rotated channels, the first of each row: even, at most head_dim; 0 = head_dim.
