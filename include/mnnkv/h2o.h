@@ -32,9 +32,10 @@ typedef struct mnnkv_h2o_config {
     uint32_t recent_tokens;
     /// MNNKV_TARGET_*; 0 = adaptive.
     uint32_t target_mode;
-    /// Static: share of the cache to keep, clamped to 0 .. 1; default 0.5.
+    /// Static: share of the cache to keep, clamped to 0 .. 1; default 0.5. At least one token stays, with 0, too.
     float target_keep_ratio;
-    /// Adaptive: cache length over kept tokens; below 1 counts as 1, 0 = 3.5.
+    /// Adaptive: cache length over kept tokens; below 1 counts as 1, 0 = 3.5. The target in tokens is ceil(f32(1 / ratio) *
+    /// f32(kv_len)), as in the reference: rounding may add a token to kv_len / ratio, and with it a block.
     float target_lossy_ratio;
     /// For mnnkv_h2o_update_scores: weight of the old score, 0 .. 1; default 0.9.
     float ema_alpha;
@@ -73,7 +74,7 @@ typedef struct mnnkv_h2o_plan {
     uint32_t floor_dominates;
     /// Share of the cache in protected blocks.
     float floor_keep;
-    /// Share to keep: the target, or floor_keep if that is more.
+    /// Share to keep: the target in whole tokens over kv_len, or floor_keep if that is more.
     float target_keep_effective;
     /// target_keep_effective rounded up to whole blocks.
     float block_quantized_keep;
@@ -82,7 +83,7 @@ typedef struct mnnkv_h2o_plan {
 } mnnkv_h2o_plan;
 
 /// Plans which tokens of a cache of kv_len tokens to keep: the blocks of sink and recent tokens, then blocks by
-/// descending score until the target, rounded up to blocks, is reached.
+/// descending score until the target, rounded up to blocks, is reached. The target is in whole tokens, at least 1.
 /// scores: [n_blocks]; block i starts at token i * block_tokens. Missing scores count as 0, NaN as the lowest, surplus
 /// ones are ignored; of equal scores the lower block stays.
 /// pairs: room for pairs_cap pairs (offset, length), ascending, with gaps between them, as mnnkv_kv_compact takes them

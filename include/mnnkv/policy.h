@@ -28,9 +28,10 @@ typedef struct mnnkv_rotation {
     uint32_t pairing;
     /// Rotated channels, the first of a head: even, usually head_dim; 0 is refused.
     uint32_t dims;
-    /// The angle per position of pair i is theta^(-2 i / dims); 0 = 10,000. Not read with inv_freq.
+    /// The angle per position of pair i is theta^(-2 i / dims) in radians. theta is finite and at least 1; 0 = 10,000. Not read
+    /// with inv_freq.
     float theta;
-    /// [dims / 2]: the angle per position of each pair; NULL = from theta.
+    /// [dims / 2]: the angle per position of each pair in radians, any finite numbers; NULL = from theta.
     const float *inv_freq;
 } mnnkv_rotation;
 
@@ -50,7 +51,9 @@ mnnkv_status mnnkv_session_pin(mnnkv_session *session,
 
 /// Gives the rotation of the keys of a layer, or of all with MNNKV_ALL_LAYERS, before its first step: "keydiff" then
 /// compares keys as they were before it, which keeps better tokens. Copied; NULL = not known. Holds for the tokens to come,
-/// through mnnkv_session_reset, too. Other policies ignore it. Where rotated channels exceed head_dim, end refuses.
+/// through mnnkv_session_reset, too. After the first step keys that were compared before keep their scores by the rotation of
+/// then, and keys to come are compared with them: reset the layer first. Other policies ignore it. Where rotated channels
+/// exceed head_dim, end refuses.
 /// INVALID_ARGUMENT: if layer is out of range, or a field of rotation is
 mnnkv_status mnnkv_session_rotation(mnnkv_session *session,
                                     uint32_t layer,

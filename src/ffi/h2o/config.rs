@@ -27,9 +27,10 @@ pub struct mnnkv_h2o_config {
     pub recent_tokens: u32,
     /// MNNKV_TARGET_*; 0 = adaptive.
     pub target_mode: u32,
-    /// Static: share of the cache to keep, clamped to 0 .. 1; default 0.5.
+    /// Static: share of the cache to keep, clamped to 0 .. 1; default 0.5. At least one token stays, with 0, too.
     pub target_keep_ratio: f32,
-    /// Adaptive: cache length over kept tokens; below 1 counts as 1, 0 = 3.5.
+    /// Adaptive: cache length over kept tokens; below 1 counts as 1, 0 = 3.5. The target in tokens is ceil(f32(1 / ratio) *
+    /// f32(kv_len)), as in the reference: rounding may add a token to kv_len / ratio, and with it a block.
     pub target_lossy_ratio: f32,
     /// For mnnkv_h2o_update_scores: weight of the old score, 0 .. 1; default 0.9.
     pub ema_alpha: f32,

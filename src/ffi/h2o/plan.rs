@@ -18,7 +18,7 @@ pub struct mnnkv_h2o_plan {
     pub floor_dominates: u32,
     /// Share of the cache in protected blocks.
     pub floor_keep: f32,
-    /// Share to keep: the target, or floor_keep if that is more.
+    /// Share to keep: the target in whole tokens over kv_len, or floor_keep if that is more.
     pub target_keep_effective: f32,
     /// target_keep_effective rounded up to whole blocks.
     pub block_quantized_keep: f32,
@@ -33,7 +33,7 @@ unsafe impl Sized32 for mnnkv_h2o_plan {
 const _: () = assert!(size_of::<mnnkv_h2o_plan>() == 32);
 
 /// Plans which tokens of a cache of kv_len tokens to keep: the blocks of sink and recent tokens, then blocks by
-/// descending score until the target, rounded up to blocks, is reached.
+/// descending score until the target, rounded up to blocks, is reached. The target is in whole tokens, at least 1.
 /// scores: [n_blocks]; block i starts at token i * block_tokens. Missing scores count as 0, NaN as the lowest, surplus
 /// ones are ignored; of equal scores the lower block stays.
 /// pairs: room for pairs_cap pairs (offset, length), ascending, with gaps between them, as mnnkv_kv_compact takes them
