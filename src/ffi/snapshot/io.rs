@@ -7,8 +7,9 @@
 use crate::ffi::pointer::{self, Sized32};
 use crate::snapshot::{Medium, Storage};
 use crate::status::{Result, bail, error};
-use crate::sys::Mutex;
+use crate::sys::{Mutex, memory};
 use std::ffi::{c_char, c_void};
+use std::fmt;
 use std::sync::PoisonError;
 
 /// Functions that read and write bytes. Copied by create and open; user must stay valid until mnnkv_snapshot_destroy
@@ -41,7 +42,10 @@ unsafe impl Sized32 for mnnkv_snapshot_io {
 }
 
 /// The functions of a host, one call at a time.
-struct Host(Mutex<mnnkv_snapshot_io>);
+struct Host {
+    name: String,
+    io: Mutex<mnnkv_snapshot_io>,
+}
 
 // SAFETY: the header lets any thread that calls the library call them; the mutex keeps calls apart.
 unsafe impl Send for Host {}
@@ -49,12 +53,18 @@ unsafe impl Send for Host {}
 unsafe impl Sync for Host {}
 
 impl Host {
-    fn call(&self, verb: &str, offset: u64, call: impl FnOnce(&mnnkv_snapshot_io) -> Option<i32>) -> Result<()> {
-        let io = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// `at`: what the text has of the arguments.
+    fn call(
+        &self,
+        verb: &str,
+        at: fmt::Arguments<'_>,
+        call: impl FnOnce(&mnnkv_snapshot_io) -> Option<i32>,
+    ) -> Result<()> {
+        let io = self.io.lock().unwrap_or_else(PoisonError::into_inner);
         match call(&io) {
             Some(0) => Ok(()),
-            Some(code) => Err(error!(Io, "io->{verb} at offset {offset} returned {code}")),
-            None => Err(error!(InvalidArgument, "io->{verb} is NULL")),
+            Some(code) => Err(error!(Io, "io->{verb} of {}{at} returned {code}", self.name)),
+            None => Err(error!(InvalidArgument, "io->{verb} of {} is NULL", self.name)),
         }
     }
 }
@@ -65,30 +75,36 @@ impl Medium for Host {
     fn len(&self) -> Result<u64> {
         let mut size = 0;
         // SAFETY: see above.
-        self.call("size", 0, |io| io.size.map(|call| unsafe { call(io.user, &mut size) }))?;
+        self.call("size", format_args!(""), |io| io.size.map(|call| unsafe { call(io.user, &mut size) }))?;
         Ok(size)
     }
 
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         let (ptr, len) = (to.as_mut_ptr().cast(), to.len());
-        // SAFETY: see above.
-        self.call("read", offset, |io| io.read.map(|call| unsafe { call(io.user, offset, ptr, len) }))
+        self.call("read", format_args!(" at offset {offset}"), |io| {
+            // SAFETY: see above.
+            io.read.map(|call| unsafe { call(io.user, offset, ptr, len) })
+        })
     }
 
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
         let (ptr, len) = (from.as_ptr().cast(), from.len());
-        // SAFETY: see above.
-        self.call("write", offset, |io| io.write.map(|call| unsafe { call(io.user, offset, ptr, len) }))
+        self.call("write", format_args!(" at offset {offset}"), |io| {
+            // SAFETY: see above.
+            io.write.map(|call| unsafe { call(io.user, offset, ptr, len) })
+        })
     }
 
     fn sync(&self) -> Result<()> {
         // SAFETY: see above.
-        self.call("sync", 0, |io| io.sync.map(|call| unsafe { call(io.user) }))
+        self.call("sync", format_args!(""), |io| io.sync.map(|call| unsafe { call(io.user) }))
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
-        // SAFETY: see above.
-        self.call("truncate", len, |io| Some(io.truncate.map_or(0, |call| unsafe { call(io.user, len) })))
+        self.call("truncate", format_args!(" to {len} bytes"), |io| {
+            // SAFETY: see above.
+            Some(io.truncate.map_or(0, |call| unsafe { call(io.user, len) }))
+        })
     }
 }
 
@@ -111,5 +127,5 @@ pub(super) unsafe fn storage(io: mnnkv_snapshot_io, writes: bool) -> Result<Stor
     }
     // SAFETY: passed on.
     let name = if io.name.is_null() { "snapshot" } else { unsafe { pointer::text(io.name, "io->name") }? };
-    Storage::host(name, Host(Mutex::new(io)))
+    Storage::host(name, Host { name: memory::text(name)?, io: Mutex::new(io) })
 }

@@ -42,8 +42,9 @@ unsafe extern "C" fn write(user: *mut c_void, offset: u64, from: *const c_void, 
     }
 }
 
-unsafe extern "C" fn sync(_: *mut c_void) -> i32 {
-    0
+unsafe extern "C" fn sync(user: *mut c_void) -> i32 {
+    // SAFETY: as in `io`.
+    unsafe { (*user.cast::<Bytes>()).code }
 }
 
 fn io(host: &mut Bytes) -> mnnkv_snapshot_io {
@@ -88,7 +89,7 @@ fn sections_are_committed_through_the_functions_of_a_host_and_read_again() {
         assert_eq!(mnnkv_snapshot_remove(snapshot, c"gone".as_ptr()), MNNKV_OK);
         (*io.user.cast::<Bytes>()).code = 28;
         assert_eq!(mnnkv_snapshot_commit(snapshot), MNNKV_IO);
-        assert!(crate::ffi::status::last_error_text().contains("returned 28"));
+        assert_eq!(last_error_text(), "io->write of chat at offset 2682 returned 28");
         (*io.user.cast::<Bytes>()).code = 0;
         assert_eq!(mnnkv_snapshot_commit(snapshot), MNNKV_OK);
         mnnkv_snapshot_destroy(snapshot);
@@ -111,6 +112,34 @@ fn sections_are_committed_through_the_functions_of_a_host_and_read_again() {
         assert_eq!(info.file_bytes, (*io.user.cast::<Bytes>()).bytes.len() as u64);
         assert_eq!(mnnkv_snapshot_put(snapshot, c"a".as_ptr(), null(), 0), MNNKV_INVALID_ARGUMENT);
         mnnkv_snapshot_destroy(snapshot);
+    }
+}
+
+#[test]
+fn failures_of_a_host_have_the_name_of_its_bytes_and_the_offset_where_there_is_one() {
+    unsafe extern "C" fn empty(_: *mut c_void, size: *mut u64) -> i32 {
+        // SAFETY: as in `io`.
+        unsafe { *size = 0 };
+        0
+    }
+    unsafe extern "C" fn written(_: *mut c_void, _: u64, _: *const c_void, _: usize) -> i32 {
+        0
+    }
+    let mut host = Bytes { code: 7, ..Bytes::default() };
+    let all = io(&mut host);
+    let (unnamed, size, write) = (mnnkv_snapshot_io { name: null(), ..all }, Some(empty as _), Some(written as _));
+    let mut snapshot = null_mut();
+    for (io, text) in [
+        (all, "io->size of chat returned 7"),
+        (unnamed, "io->size of snapshot returned 7"),
+        (mnnkv_snapshot_io { size, ..all }, "io->write of chat at offset 0 returned 7"),
+        (mnnkv_snapshot_io { size, write, ..all }, "io->sync of chat returned 7"),
+    ] {
+        // SAFETY: all pointers are NULL or live.
+        unsafe {
+            assert_eq!(mnnkv_snapshot_create(&options(&io, 0), &mut snapshot), MNNKV_IO);
+        }
+        assert_eq!(last_error_text(), text);
     }
 }
 
