@@ -93,7 +93,7 @@ mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_
 /// CORRUPT: if it is no snapshot, one whose making was killed (remove it), or damaged: the text has the part and its offset
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library
-/// INVALID_ARGUMENT: if not exactly one of path and io is given, or access is none of the three
+/// INVALID_ARGUMENT: if not exactly one of path and io is given, the fingerprint is too long, or access is none of the three
 /// IO: if the system or the host cannot read
 mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
                                  mnnkv_snapshot **out);

@@ -1,6 +1,6 @@
 //! A file to its newest state.
 
-use super::sectors::{COPIES, Copied, FINGERPRINT, Header, SECTOR, Sector, Slot, Slots};
+use super::sectors::{COPIES, Copied, FINGERPRINT, Header, SECTOR, Sector, Slot, Slots, check_fingerprint};
 use super::state::{Extent, RecordHead, State};
 use super::{Access, Place, Snapshot, at, checksum};
 use crate::bytes::Reader;
@@ -9,8 +9,9 @@ use crate::sys::storage::Storage;
 use crate::sys::{Shared, memory};
 
 impl Snapshot {
-    /// Opens a file at its newest state. `fingerprint`: what it must be for; `None` takes any.
+    /// Opens a file at its newest state. `fingerprint`: what it must be for, at most 64 KiB; `None` takes any.
     pub fn open(storage: Storage, fingerprint: Option<&[u8]>, access: Access) -> Result<Self> {
+        fingerprint.map(check_fingerprint).transpose()?;
         let file = File { len: storage.len()?, storage: &storage };
         if access == Access::Salvage {
             return Snapshot::salvage(&file, fingerprint).and_then(|found| found.with(Shared::new(storage)?));

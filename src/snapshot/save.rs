@@ -1,6 +1,6 @@
 //! A new file, changes of it, and their commit.
 
-use super::sectors::{self, COPIES, Copied, FINGERPRINT, Header, MOST_FINGERPRINT, Sector, Slot, Slots};
+use super::sectors::{self, COPIES, Copied, FINGERPRINT, Header, Sector, Slot, Slots};
 use super::staged::{Staged, StagedLayer, StagedSection, StagedValue, Tail};
 use super::state::{Extent, Geometry, INLINE, LayerEntry, Piece, State, Value};
 use super::{Access, Run, Snapshot, at, checksum, runs};
@@ -26,13 +26,7 @@ impl Snapshot {
     }
 
     fn write_new(storage: &Storage, fingerprint: &[u8]) -> Result<(Vec<u8>, Slots, State)> {
-        if fingerprint.len() > MOST_FINGERPRINT {
-            bail!(
-                InvalidArgument,
-                "the fingerprint has {} bytes; at most {MOST_FINGERPRINT} allowed",
-                fingerprint.len()
-            );
-        }
+        sectors::check_fingerprint(fingerprint)?;
         if !storage.is_empty()? {
             bail!(InvalidArgument, "{} is not empty", storage.name());
         }

@@ -9,7 +9,15 @@ pub(super) const SECTOR: usize = 512;
 /// Where the fingerprint begins: behind the header and the slots.
 pub(super) const FINGERPRINT: u64 = 5 * SECTOR as u64;
 /// The most bytes of a fingerprint.
-pub(super) const MOST_FINGERPRINT: usize = 64 << 10;
+const MOST_FINGERPRINT: usize = 64 << 10;
+
+/// INVALID_ARGUMENT: if no file can have this fingerprint.
+pub(super) fn check_fingerprint(given: &[u8]) -> Result<()> {
+    if given.len() > MOST_FINGERPRINT {
+        bail!(InvalidArgument, "the fingerprint has {} bytes; at most {MOST_FINGERPRINT} allowed", given.len());
+    }
+    Ok(())
+}
 
 const MAGIC: [u8; 8] = *b"MNKVSNAP";
 const SLOT: [u8; 8] = *b"MNKVSLOT";

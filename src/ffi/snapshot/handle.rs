@@ -132,7 +132,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_create(
 /// CORRUPT: if it is no snapshot, one whose making was killed (remove it), or damaged: the text has the part and its offset
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library
-/// INVALID_ARGUMENT: if not exactly one of path and io is given, or access is none of the three
+/// INVALID_ARGUMENT: if not exactly one of path and io is given, the fingerprint is too long, or access is none of the three
 /// IO: if the system or the host cannot read
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_open(

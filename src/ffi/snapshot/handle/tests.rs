@@ -157,9 +157,14 @@ fn options_that_are_incomplete_or_for_another_model_open_nothing() {
         snapshot = null_mut();
         let given = options(&io, MNNKV_SNAPSHOT_APPEND);
         let path = c"/".as_ptr();
+        let long = [0u8; 65_537];
         let missing = mnnkv_snapshot_io { write: None, ..io };
         for (options, status) in [
             (mnnkv_snapshot_options { fingerprint_len: 4, ..given }, MNNKV_STALE),
+            (
+                mnnkv_snapshot_options { fingerprint: long.as_ptr().cast(), fingerprint_len: long.len(), ..given },
+                MNNKV_INVALID_ARGUMENT,
+            ),
             (mnnkv_snapshot_options { access: 3, ..given }, MNNKV_INVALID_ARGUMENT),
             (mnnkv_snapshot_options { io: null(), ..given }, MNNKV_INVALID_ARGUMENT),
             (mnnkv_snapshot_options { path, ..given }, MNNKV_INVALID_ARGUMENT),
