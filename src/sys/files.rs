@@ -410,9 +410,15 @@ mod unix {
     }
 
     pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
-        // A folder that may be written but not read cannot be opened; not every file system syncs folders.
-        let Ok(folder) = open_with(path, libc::O_RDONLY | libc::O_DIRECTORY) else { return Ok(()) };
+        let folder = match open_with(path, libc::O_RDONLY | libc::O_DIRECTORY) {
+            Ok(folder) => folder,
+            // A folder that may be written but not read; a file system whose folders cannot be opened.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => return Ok(()),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP | libc::ENOSYS)) => return Ok(()),
+            Err(e) => return Err(e),
+        };
         match folder.sync_all() {
+            // Not every file system syncs folders.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP | libc::EBADF)) => Ok(()),
             result => result,
         }

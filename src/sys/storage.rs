@@ -548,6 +548,18 @@ mod tests {
         fs::remove_file(&moved).unwrap();
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_new_name_is_not_taken_for_durable_where_its_folder_cannot_be_opened() {
+        let (folder, moved) = (path("folder"), path("moved-folder"));
+        fs::create_dir(&folder).unwrap();
+        let storage = Storage::create(&folder.join("file")).unwrap();
+        storage.sync_name().unwrap();
+        fs::rename(&folder, &moved).unwrap();
+        assert_eq!(storage.sync_name().unwrap_err().status(), Status::NotFound);
+        fs::remove_dir_all(&moved).unwrap();
+    }
+
     #[test]
     fn a_folder_is_no_file() {
         let folder = std::env::temp_dir();
