@@ -167,16 +167,19 @@ pub fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
         io::ErrorKind::OutOfMemory => Status::OutOfMemory,
         _ => Status::Io,
     };
-    Error::formatted(status, format_args!("cannot {verb} {}: {}", path.display(), Reason(error)))
+    Error::formatted(status, format_args!("cannot {verb} {}: {}", path.display(), Reason(error, path)))
 }
 
-/// The system's reason. The `Display` of the error itself allocates.
-struct Reason<'a>(&'a io::Error);
+/// The system's reason to refuse a path. The `Display` of the error itself allocates.
+struct Reason<'a>(&'a io::Error, &'a Path);
 
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.raw_os_error() {
-            _ if self.0.kind() == io::ErrorKind::IsADirectory => f.write_str("it is a folder, not a file"),
+            _ if self.0.kind() == io::ErrorKind::IsADirectory => f.write_str(match kind(self.1) {
+                Ok(Kind::Folder) => "it is a folder, not a file",
+                _ => "the path of a folder, which ends so, names no file",
+            }),
             None if self.0.kind() == io::ErrorKind::Unsupported => f.write_str("it is not a regular file"),
             Some(code) => {
                 let mut room = [0; 256];

@@ -560,6 +560,13 @@ mod tests {
         fs::remove_dir_all(&moved).unwrap();
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_path_that_ends_as_one_of_a_folder_is_refused_for_that() {
+        let error = Storage::create(&path("nothing").join("")).unwrap_err();
+        assert!(error.to_string().ends_with("names no file"), "{error}");
+    }
+
     #[test]
     fn a_folder_is_no_file() {
         let folder = std::env::temp_dir();
