@@ -146,6 +146,12 @@ pub fn join(folder: &Path, name: impl AsRef<OsStr>) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Returns the path from the root on, by the working folder of now. Where that is unknown, or the path would be too long for the
+/// system, it is the path as given.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
+    system::absolute(path)
+}
+
 /// Returns a copy of a path.
 pub fn copied(path: &Path) -> Result<PathBuf> {
     Ok(text(&[path.as_os_str()], 0)?.into())
@@ -195,8 +201,8 @@ impl fmt::Display for Reason<'_> {
 
 #[cfg(unix)]
 mod unix {
-    use super::{File, Kind, Path, Result, Use, failed, io};
-    use std::ffi::{CStr, c_char, c_int, c_uint};
+    use super::{File, Kind, Path, PathBuf, Result, Use, copied, failed, io, join};
+    use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
     use std::os::fd::{AsRawFd, FromRawFd};
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
@@ -222,6 +228,20 @@ mod unix {
             Ok(path) => call(path),
             Err(_) => Err(io::ErrorKind::InvalidInput.into()),
         }
+    }
+
+    pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
+        let mut room = [0; PATH];
+        // SAFETY: there is room for as many bytes as is said.
+        if path.is_absolute() || unsafe { libc::getcwd(room.as_mut_ptr().cast(), room.len()) }.is_null() {
+            return copied(path);
+        }
+        let folder = CStr::from_bytes_until_nul(&room).unwrap_or_default().to_bytes();
+        // Linux has "(unreachable)" for a folder outside of the root of the process.
+        if !folder.starts_with(b"/") || folder.len() + 1 + path.as_os_str().len() >= PATH {
+            return copied(path);
+        }
+        join(Path::new(OsStr::from_bytes(folder)), path)
     }
 
     fn checked(result: c_int) -> io::Result<c_int> {

@@ -74,10 +74,10 @@ impl Storage {
 
     fn locked(path: &Path, how: Use) -> Result<Self> {
         let name = memory::format(format_args!("{}", path.display()))?;
-        let copy = files::copied(path)?;
+        let absolute = files::absolute(path)?;
         let verb = if how == Use::Create { "create" } else { "open" };
         match files::open_locked(path, how).map_err(|e| files::failed(verb, path, &e))? {
-            Some(file) => Ok(Storage::new(name, Kind::File(LockedFile { file, path: copy }))),
+            Some(file) => Ok(Storage::new(name, Kind::File(LockedFile { file, path: absolute }))),
             None if how == Use::Read => {
                 Err(error!(Busy, "{name} is open to be written already, in this process or another"))
             }
@@ -215,6 +215,7 @@ impl fmt::Debug for Storage {
 #[derive(Debug)]
 struct LockedFile {
     file: File,
+    /// From the root on: the process may change its working folder.
     path: PathBuf,
 }
 

@@ -1,6 +1,6 @@
 //! Files by the standard library, which allocates for paths, and by Windows where that gives too little.
 
-use super::{File, Kind, Path, Result, Use, failed, io};
+use super::{File, Kind, Path, PathBuf, Result, Use, copied, failed, io};
 use std::fs;
 #[cfg(windows)]
 use system::{FILE_FLAG_OPEN_REPARSE_POINT, FILE_SHARE_DELETE, FILE_SHARE_READ, identity, unless_shared};
@@ -60,6 +60,10 @@ pub(super) fn kind(path: &Path) -> io::Result<Kind> {
     } else {
         Kind::Other
     })
+}
+
+pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).or_else(|_| copied(path))
 }
 
 pub(super) fn is_link(path: &Path) -> bool {
