@@ -16,11 +16,11 @@ extern "C" {
 // A session encodes and decodes blocks as jobs, on workers of the library, or on threads of the host through an executor
 // (mnnkv_session_options::executor). A job is one block; it holds no lock and waits for no other job.
 //
-// submit is called inside mnnkv_session_begin, or in kv_lossless_runtime_mode "probe" and "full" inside mnnkv_session_end, on its
-// thread: for cold tokens to encode and, unless restores_heads is
-// set, for stored tokens to decode, of this layer and ahead of the next. It must return without waiting, must not throw,
-// and must not call the session. Returning 0 promises that run(job) will be called once. Any other value refuses the job:
-// its tokens stay raw (h2o_lossless_backpressure_skip_count), or begin decodes them.
+// submit is called inside mnnkv_session_begin, mnnkv_session_park and mnnkv_snapshot_append, and in kv_lossless_runtime_mode
+// "probe" and "full" inside mnnkv_session_end, on the thread of the call: for cold tokens to encode and, unless restores_heads
+// is set, for stored tokens to decode, of this layer and ahead of the next. It must return without waiting, must not throw,
+// and must not call the session or the snapshot. Returning 0 promises that run(job) will be called once. Any other value
+// refuses the job: its tokens stay raw (h2o_lossless_backpressure_skip_count), or begin decodes them.
 //
 // run may be called on any thread, by several at once, and inside submit. It takes the most urgent job of the session
 // that waits, not always the one that it was submitted for. It does nothing if no job waits: begin decodes what has not
