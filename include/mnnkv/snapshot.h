@@ -51,8 +51,8 @@ typedef struct mnnkv_snapshot_io {
 // named; it is never read as something else, and never leads to an older state. All readers see the committed state.
 //
 // A file is open for one writer, or for any number of readers (BUSY), on systems that lock files; with io the host must
-// see to it. It must not be truncated while it is open: reading it may then raise a signal. A file written on one CPU opens
-// on every other one.
+// see to it. It must not be truncated while it is open, nor while a session that loaded it has not begun each of the loaded
+// layers: reading it may then raise a signal. A file written on one CPU opens on every other one.
 
 /// Reads.
 #define MNNKV_SNAPSHOT_READ 0
@@ -102,7 +102,8 @@ mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
 void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 
 /// Makes all that was given since the last commit the state of the file, durably; without any, does nothing. After a
-/// failure the old state stands and the call may be repeated, for example when there is room on the disk again.
+/// failure the old state stands and the call may be repeated, for example when there is room on the disk again. The call does not
+/// look at the path: where the file was removed or replaced there, it saves to the removed file, and returns OK.
 /// INVALID_ARGUMENT: if the access is not APPEND
 /// IO: if the system or the host cannot write
 mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot);
