@@ -210,13 +210,24 @@ TEST_F(BudgetFile, WhatCannotBeItsFileIsLeftAloneAndTokensAreDropped) {
         expect_dropping(folder_ + "/none/blocks", folder_ + "/none/blocks");
         EXPECT_FALSE(exists());
     }
-    for (const std::string& text : {std::string("a letter"), std::string(), std::string(5000, 'x')}) {
+    for (const std::string& text : {std::string("a letter"), std::string("mnn-kv on"), std::string(5000, 'x')}) {
         SCOPED_TRACE("another's file of " + std::to_string(text.size()) + " bytes");
         write(text);
         expect_dropping(path_, "left alone");
         EXPECT_TRUE(exists());
         EXPECT_EQ(contents(), text);
         unlink(path_.c_str());
+    }
+}
+
+TEST_F(BudgetFile, AFileWhoseFirstBytesAProcessWasKilledInIsReplaced) {
+    for (const std::string& text : {std::string(), std::string("mnn-kv of")}) {
+        SCOPED_TRACE(text);
+        write(text);
+        Chat chat(with_file(small, path_));
+        ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
+        EXPECT_GT(chat.memory().file_tokens, 0u);
+        EXPECT_EQ(chat.warnings(), "");
     }
 }
 

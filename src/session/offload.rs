@@ -155,8 +155,9 @@ impl Offload {
             Err(refused) => {
                 // What another session has left.
                 let left = Storage::edit(path).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
-                let mut magic = [0; MAGIC.len()];
-                if left.read_at(0, &mut magic).is_err() || magic != *MAGIC {
+                let (mut magic, len) = ([0; MAGIC.len()], left.len()?.min(MAGIC.len() as u64) as usize);
+                // One that was killed before all of it was there is of a session, too.
+                if left.read_at(0, &mut magic[..len]).is_err() || magic[..len] != MAGIC[..len] {
                     bail!(
                         InvalidArgument,
                         "kv_memory_file is {}, which exists and is no file of blocks: it is left alone",
