@@ -370,9 +370,9 @@ fn quant(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Option
     Ok(Some(first_layer.min(layers)))
 }
 
-/// Bytes of a number of MB; 0 = none.
+/// Bytes of a number of MB, at least one; 0 = none.
 fn bytes_of(mb: f64) -> Option<u64> {
-    Some((mb * 1e6) as u64).filter(|bytes| *bytes > 0)
+    (mb > 0.0).then(|| (mb * 1e6).max(1.0) as u64)
 }
 
 /// The budget in bytes; `None` where there is none.

@@ -118,11 +118,12 @@ impl KeyType for Text {
     }
 
     fn accept(&self, given: &Value) -> Result<Option<Cow<'static, str>>> {
-        given.text().map(|text| memory::text(text).map(Cow::Owned)).transpose()
+        let text = given.text().filter(|text| !text.contains(char::is_control));
+        text.map(|text| memory::text(text).map(Cow::Owned)).transpose()
     }
 
     fn allowed(&self) -> impl Display {
-        "a string"
+        "a string without control characters"
     }
 }
 

@@ -538,6 +538,7 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
     let rules = QuantRules { sink_tokens: 16, always: false, is_bounded: true };
     assert_eq!((config.quant_of(0), config.lossless), (Some(rules), None));
     assert_eq!(clean(json!({"kv_memory_bytes": 1000})).memory.unwrap().bytes, 1000);
+    assert_eq!(clean(json!({"kv_memory_mb": 1e-9})).memory.unwrap().bytes, 1, "0 would be no budget");
 
     let exact = clean(json!({"kv_memory_mb": 64, "kv_lossless": true}));
     let store = exact.lossless.as_ref().unwrap();
@@ -569,6 +570,10 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
             "kv_quant is \"k8v4\" and kv_lossless true; one of them expected",
         ),
         (r#"{"kv_memory_mb": -1}"#, "kv_memory_mb is -1; a number from 0 to 1000000 expected"),
+        (
+            r#"{"kv_memory_mb": 1, "kv_memory_file": "a\u0000b"}"#,
+            "kv_memory_file is \"a\\0b\"; a string without control characters expected",
+        ),
     ] {
         assert_eq!(refused(config.as_bytes()).message(), message);
     }

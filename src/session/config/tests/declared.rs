@@ -62,7 +62,7 @@ impl<T: Float + Into<f64>> Declared for Decimal<T> {
 
 impl Declared for Text {
     fn row(&self) -> [String; 3] {
-        ["text".into(), format!("{:?}", self.0), "any".into()]
+        ["text".into(), format!("{:?}", self.0), "without control characters".into()]
     }
 
     fn usual(&self) -> Value {
