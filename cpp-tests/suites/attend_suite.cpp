@@ -174,6 +174,9 @@ TEST_F(Attend, StepsThatDoNotFitAreRefusedAndUnharmed) {
         {bad, "dims", [&] { return tried([](mnnkv_attend& s) { s.head_dim = 32; }); }},
         {bad, "head_stride", [&] { return tried([](mnnkv_attend& s) { s.query_head_stride = 8; }); }},
         {bad, "stride", [&] { return tried([](mnnkv_attend& s) { s.output_row_stride = 4; }); }},
+        {bad, "attend->output_head_stride is", [&] {
+             return tried([](mnnkv_attend& s) { s.output_head_stride = s.output_row_stride = s.head_dim * 4; });
+         }},
         {bad, "soft_cap", [&] { return tried([](mnnkv_attend& s) { s.soft_cap = -1; }); }},
         {bad, "scale", [&] { return tried([](mnnkv_attend& s) { s.scale = -1; }); }},
         {bad, "overlap", [&] { return tried([](mnnkv_attend& s) { s.sinks = static_cast<const float*>(s.output); }); }},

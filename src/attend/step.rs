@@ -129,12 +129,19 @@ impl Step<'_> {
             bail!(InvalidArgument, "scale is {scale}; 0 or a finite number above it expected");
         }
         if let Some(cap) = self.soft_cap.filter(|cap| !(f32::MIN_POSITIVE..=f32::MAX).contains(cap)) {
-            bail!(InvalidArgument, "soft_cap is {cap}; a finite number above 0 expected, or 0 for none");
+            bail!(
+                InvalidArgument,
+                "soft_cap is {cap}; a finite number of {:e} or more expected, or 0 for none",
+                f32::MIN_POSITIVE
+            );
         }
-        if let Some(sinks) = self.sinks
-            && (sinks.len() < heads || sinks.iter().any(|sink| !sink.is_finite()))
-        {
-            bail!(InvalidArgument, "sinks are {} numbers; {heads} finite ones expected", sinks.len());
+        if let Some(sinks) = self.sinks {
+            if sinks.len() < heads {
+                bail!(InvalidArgument, "sinks are {} numbers; {heads} expected", sinks.len());
+            }
+            if let Some(head) = first_not_finite(sinks) {
+                bail!(InvalidArgument, "the sink of query head {head} is {}; a finite one expected", sinks[head]);
+            }
         }
         if let Some(mask) = &self.mask {
             let needed = (count - 1).checked_mul(mask.stride).and_then(|n| n.checked_add(mask.tokens as usize));
