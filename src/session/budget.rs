@@ -296,15 +296,9 @@ impl Session {
     pub fn trim(&self, bytes: u64) -> Result<u64> {
         let mut state = self.state()?;
         let working = self.fit_working(&mut state)?;
-        let State { layers, budget, .. } = &mut *state;
-        let Some(budget) = budget else {
+        let Some(budget) = &mut state.budget else {
             bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb does");
         };
-        // Layers that were loaded are known before a step.
-        let known = layers.iter().find_map(|layer| Some((layer.rows?, layer.quant.as_ref()?.least_raw())));
-        if let Some((rows, least_raw)) = known.filter(|_| !budget.is_checked()) {
-            budget.check(layers.iter().map(|layer| layer.rows), &rows, least_raw, working)?;
-        }
         budget.set(bytes);
         let working = self.fit(&mut state, working)?;
         pages::trim_heap();
