@@ -68,6 +68,7 @@
 // - OUT_OF_MEMORY, if memory is refused: nothing was changed, and the call may be repeated.
 // - INTERNAL, if the library has a bug: panics are caught. Every later call on the handle but its _destroy returns INTERNAL;
 //   after mnnkv_session_attend only the open step is lost: abort it.
+// - mnnkv_session_create takes up to 256 KB of the thread's stack, other functions up to 128 KB.
 // - After fork, the child must not use handles of the parent, except to destroy them.
 // - Declarations that may still change need MNNKV_EXPERIMENTAL to be defined before the include.
 

@@ -61,8 +61,8 @@ typedef struct mnnkv_session_options {
     uint32_t restores_heads;
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     const struct mnnkv_executor *executor;
-    /// 1 = the host calls mnnkv_session_attend (attend.h). With 0 kv_quant, and a budget without kv_lossless, have no effect but
-    /// a warning.
+    /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget without kv_lossless have no effect, and
+    /// a warning says so.
     uint32_t attends;
 } mnnkv_session_options;
 
@@ -81,7 +81,8 @@ mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
                                    size_t *len);
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
-/// Steps add a line if a layer stays raw or hardly shrinks, a bound is exceeded, tokens were dropped, or a file fails.
+/// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens or
+/// a budget with kv_lossless is exceeded.
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------

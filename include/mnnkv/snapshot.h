@@ -235,7 +235,8 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
 /// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped,
 /// but with a budget: the scores by which blocks leave memory begin anew.
-/// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
+/// INVALID_ARGUMENT: if layer is out of range or open, the snapshot has more layers than the session, or the budget is too
+/// small for them (memory.h)
 /// NOT_FOUND: if the snapshot has not the layer
 /// UNSUPPORTED: if the layer has quantised tokens, and the session neither kv_quant nor a budget, or its host does not attend
 /// CORRUPT: if the layer or one of its tokens is damaged; other layers can still be loaded

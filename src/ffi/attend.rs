@@ -1,7 +1,8 @@
 //! Attend
 //!
 //! With a budget (memory.h) or kv_quant "k8v4" tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of f32. The first
-//! kv_quant_sink_tokens and the newest 32 to 95 stay raw in the host's cache. The others leave it in begin, 64 at a time, and
+//! kv_quant_sink_tokens and the newest 32 to 95 stay raw in the host's cache (after an edit those of the first that are before
+//! the first quantised token). The others leave it in begin, 64 at a time, and
 //! are read as they are by the attention of this header, which takes the place of the host's:
 //!
 //!   options.attends = 1;                                   // in mnnkv_session_create: the host calls the below
@@ -14,8 +15,9 @@
 //! With kv_quant every token is attended to; with a budget see memory.h. No scores are needed. After begin the buffers
 //! need room for kv_quant_sink_tokens, 95 and the step's tokens, and for blocks that stay raw: a chat of 32,768 tokens
 //! needs no buffers of 32,768. mnnkv_session_keep counts all tokens, wherever they are; _rewritten refuses such a layer,
-//! since keys keep their rotation. A block keeps its bytes until its last token goes. Results are the same to the bit
-//! on every CPU, for as many parts. Beside f32 only this is rounded: a query times the scales of K, to 13 bits of its
+//! since keys keep their rotation. A block keeps its bytes until its last token goes. With as many parts results are the same
+//! to the bit on every CPU and in any order of the parts, but where blocks come from kv_memory_file. K and V of all raw
+//! tokens must be finite, also of those that a row does not attend to: else its output may be NaN. Beside f32 only this is rounded: a query times the scales of K, to 13 bits of its
 //! largest channel; a softmax weight times its scale of V, to 14 bits of the largest in its block, or to 7 where all
 //! weights before it are 64 times that. V of a block with less than 2^-14 of the weights is not read.
 
@@ -39,18 +41,20 @@ pub struct mnnkv_attend {
     pub dtype: u32,
     /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
     pub heads: u32,
-    /// Rows of each head: those of the step's tokens, in their order.
+    /// Rows of each head: row r is that of the (rows - r)th token from the end. The rows of all turns of a step add up to
+    /// `queries` of end; they are not compared with the tokens that were appended.
     pub rows: u32,
     /// Elements of a row, as the layout's. Layers stay raw where it is no multiple of 8 up to 512.
     pub head_dim: u32,
-    /// The factor of a logit; 0 = 1 / sqrt(head_dim).
+    /// The factor of a logit, not negative; 0 = 1 / sqrt(head_dim).
     pub scale: f32,
     /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0 = [rows][heads][head_dim], or
     /// neither.
     pub queries: *const c_void,
     pub query_head_stride: u64,
     pub query_row_stride: u64,
-    /// Written, with strides likewise. Rows of one part never touch bytes of another's.
+    /// Written, with strides likewise; rows must not overlap. Zeros where a row attends to nothing. Rows of one part never touch
+    /// bytes of another's.
     pub output: *mut c_void,
     pub output_head_stride: u64,
     pub output_row_stride: u64,

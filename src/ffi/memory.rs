@@ -2,24 +2,27 @@
 //!
 //! {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
 //! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step but one in which working
-//! memory grows, as the first that attends; the next one makes room. While a prompt is read, the raw tokens of one chunk may
+//! memory grows, as the first that attends; the next one makes room. Working memory of attention is freed after a step where it
+//! takes more than an eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. While a prompt is read, the raw tokens of one chunk may
 //! exceed it. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h).
 //! States of a layer, the mildest first:
 //!
 //!   raw         all tokens are in the host's cache, and the host attends
 //!   quantised   K has 8 bits and V 4; the first and the newest tokens stay raw
-//!   file        blocks that got the least attention lately are in kv_memory_file, and are read by steps to which they may count
-//!   dropping    without a file, or once it is full, they are dropped, head by head: their tokens can be attended to no more
+//!   file        blocks that got the least attention lately are in kv_memory_file; a step reads those that by a sketch of their
+//!               keys count most: so many that it attends to 32 blocks of a head or to half of them (docs/config.md)
+//!   dropping    without a file, or once it or the room for sketches is full, they are dropped, head by head: their tokens can be
+//!               attended to no more
 //!
 //! The first tokens, the newest 32 to 95 and pinned ones are never dropped. Each layer has its share, which no other takes.
 //! A layer whose numbers 8 and 4 bits cannot hold stays raw, and may take more: over_steps counts it, and a warning says so.
-//! A budget that is too small for the model is refused by the first begin that is given a layout and buffers; the
+//! A budget that is too small for the model is refused by the first begin of a layer that shows it, or by a load; the
 //! message has the least that would do.
 //!
 //! kv_memory_file is scratch of one session: made when the first block goes there, locked, and removed by
-//! mnnkv_session_destroy. One that a killed process has left is replaced, and any other file that exists is left alone:
-//! blocks are then dropped, which
-//! mnnkv_session_warnings reports, as it does a full disk. Blocks are verified by a checksum when they are read. Each layer's
+//! mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced, and any other file that exists is left
+//! alone: blocks are then dropped, which mnnkv_session_warnings reports, as it does a full disk. A relative path is that of the
+//! working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
 //! attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,
 //! end and trim write blocks on the thread that calls. The file is not encrypted and has default permissions: give it a private
 //! folder that is not backed up.
@@ -49,7 +52,7 @@ pub struct mnnkv_memory_stats {
     pub state: u32,
     /// The budget; 0 = none.
     pub budget_bytes: u64,
-    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits, with steps of one token; 0 before the first begin. The raw
+    /// Tokens of a chat that the budget holds at least, raw, and in 8 and 4 bits, with steps of one token; 0 before the first begin. The raw
     /// tokens of a step are of the same share: with long chunks a small budget holds fewer.
     pub raw_tokens: u64,
     pub quantised_tokens: u64,
@@ -129,13 +132,13 @@ pub unsafe extern "C" fn mnnkv_session_memory(
     })
 }
 
-/// Sets the budget to `bytes`, or the least that the model may have, from now on, for a system that is short of memory
+/// Sets the budget to `bytes`, or the least that the model may have if that is more, from now on, for a system that is short of memory
 /// (onTrimMemory and its like), and lets blocks go to the file, or be dropped, until it holds. Layers with an open step, and
 /// raw tokens that take more, follow in their next begin. A later call with more bytes lets blocks come back as they are
 /// used; those that were dropped do not. Any thread. Waits for calls with the session that run, also for a park or a save, but
 /// never for attention; and writes blocks to the file before it returns, so do not call it on a thread that must not wait.
 /// *in_use: bytes in use afterwards; may be NULL.
-/// INVALID_ARGUMENT: if the session has no budget, or one that is too small for the model, as begin says
+/// INVALID_ARGUMENT: if the config sets no budget
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_trim(session: *mut mnnkv_session, bytes: u64, in_use: *mut u64) -> mnnkv_status {
     body!({

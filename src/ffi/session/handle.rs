@@ -135,8 +135,8 @@ pub struct mnnkv_session_options {
     pub restores_heads: u32,
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     pub executor: *const mnnkv_executor,
-    /// 1 = the host calls mnnkv_session_attend (attend.h). With 0 kv_quant, and a budget without kv_lossless, have no effect but
-    /// a warning.
+    /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget without kv_lossless have no effect, and
+    /// a warning says so.
     pub attends: u32,
 }
 
@@ -192,7 +192,8 @@ pub unsafe extern "C" fn mnnkv_session_outlook(
 }
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
-/// Steps add a line if a layer stays raw or hardly shrinks, a bound is exceeded, tokens were dropped, or a file fails.
+/// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens or
+/// a budget with kv_lossless is exceeded.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,
