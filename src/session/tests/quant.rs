@@ -127,19 +127,10 @@ impl Chat {
 
     /// Runs a call whose memory may be refused.
     fn short<T>(&mut self, call: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
-        shortage::set(self.odds(), self.random.next());
+        shortage::set(if self.is_short { 30 } else { 0 }, self.random.next());
         let result = call(self);
         shortage::set(0, 0);
         result
-    }
-
-    /// One in so many allocations is refused; of small ones, which are many, fewer.
-    fn odds(&self) -> u32 {
-        match shortage::get().1 {
-            _ if !self.is_short => 0,
-            1 => 500,
-            _ => 30,
-        }
     }
 
     fn again<T>(&mut self, call: impl Fn(&mut Self) -> Result<T>) -> T {
@@ -293,7 +284,7 @@ impl Chat {
                 output[(row * HEADS + head) * DIMS..][..DIMS].copy_from_slice(x);
             };
             loop {
-                shortage::set(self.odds(), self.random.next());
+                shortage::set(if self.is_short { 30 } else { 0 }, self.random.next());
                 let cache = CacheRef::new(&self.layout, &self.key, &self.value).unwrap();
                 let result = self.session.attend(0, (&cache, self.kv_len), &step, (part, parts), &mut write);
                 shortage::set(0, 0);
@@ -439,8 +430,8 @@ impl Chat {
     fn restart(&mut self) {
         let before = self.session.metrics(None).unwrap().quant_tokens;
         loop {
-            shortage::set(self.odds(), self.random.next());
             let Chat { session, layout, key, value, kv_len, file, .. } = self;
+            shortage::set(if self.is_short { 30 } else { 0 }, self.random.next());
             let cache = Cache::new(layout, key, value).unwrap();
             let saved = session.save(0, Some(cache), *kv_len, &FASTEST, file).and_then(|_| file.commit());
             shortage::set(0, 0);
@@ -480,8 +471,6 @@ fn schedule(seed: u64) -> [u64; 4] {
     let is_short = random.below(3) == 0;
     let mode = [Mode::Always, Mode::Drops, Mode::Offloads][random.below(3)];
     let mut chat = Chat::new(dtype, is_short, mode, seed, random);
-    // Of some chats small allocations are refused, too.
-    shortage::set_least(if seed.is_multiple_of(2) { 1 } else { 1024 });
     for _ in 0..if mode == Mode::Always { 12 } else { 24 } {
         match chat.random.below(10) {
             at if at < 2 || mode != Mode::Always && at > 6 => {
@@ -511,7 +500,6 @@ fn schedule(seed: u64) -> [u64; 4] {
             }
         }
     }
-    shortage::set_least(1024);
     let stats = chat.session.memory_stats().unwrap();
     [
         chat.session.metrics(None).unwrap().quant_block_count as u64,
