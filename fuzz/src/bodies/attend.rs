@@ -447,7 +447,14 @@ impl Chat {
         c!(mnnkv_session_destroy(self.session));
         self.session = null_mut();
         right(self.make_session());
-        right(c!(mnnkv_snapshot_load(file, self.session, 0)));
+        let status = c!(mnnkv_snapshot_load(file, self.session, 0));
+        if status == Status::InvalidArgument as mnnkv_status {
+            // A trim had made the budget of the session before larger.
+            right(c!(mnnkv_session_trim(self.session, 1 << 30, null_mut())));
+            right(c!(mnnkv_snapshot_load(file, self.session, 0)));
+        } else {
+            right(status);
+        }
         let (mut logical, mut physical) = (0, 0);
         right(c!(mnnkv_session_lengths(self.session, 0, &mut logical, &mut physical)));
         assert_eq!(logical as usize, self.tokens.len());
