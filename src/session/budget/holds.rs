@@ -31,11 +31,12 @@ impl Holds {
 
     /// `least_raw`: tokens of a layer that stay raw. `working`: bytes that no layer has.
     pub(in crate::session) fn new(bytes: u64, layers: usize, rows: &Rows, least_raw: u32, working: usize) -> Self {
-        let (layers, working) = (layers.max(1) as u64, working.max(LEAST_WORKING) as u64);
-        let bytes = usize::try_from(bytes.saturating_sub(working) / layers).unwrap_or(usize::MAX);
+        let layers = layers.max(1);
+        let least_bytes = least_bytes(std::iter::repeat_n(*rows, layers), least_raw, working);
+        let working = working.max(LEAST_WORKING) as u64;
+        let bytes = usize::try_from(bytes.saturating_sub(working) / layers as u64).unwrap_or(usize::MAX);
         let share = Share::new(bytes, rows, 1);
         let raw_tokens = (share.bytes.saturating_sub(share.pages) / share.token.max(1)) as u64;
-        let least_bytes = layer_bytes(rows, least_raw).saturating_mul(layers).saturating_add(working);
         let Some(shape) = quant::shape(rows) else {
             let [quantised_tokens, file_tokens] = [raw_tokens; 2];
             return Holds { least_bytes, raw_tokens, quantised_tokens, file_tokens };
