@@ -140,10 +140,11 @@ impl Session {
         if let Some(budget) = budget {
             let of = |number| loaded.iter().find(|from| from.number == number).map(|from| from.rows);
             let known = layers.iter().map(|own| of(own.number).or(own.rows));
-            for from in &loaded {
-                if let Some(quant) = &layers[from.number as usize].quant {
-                    budget.check(known.clone(), &from.rows, quant.least_raw(), working)?;
-                }
+            // One check is of all layers.
+            let first =
+                |from: &LoadedLayer| Some((from.rows, layers[from.number as usize].quant.as_ref()?.least_raw()));
+            if let Some((rows, least_raw)) = loaded.iter().find_map(first) {
+                budget.check(known, &rows, least_raw, working)?;
             }
         }
         let mut attached = Vec::new();
