@@ -435,10 +435,13 @@ mod unix {
     pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
         let folder = match open_with(path, libc::O_RDONLY | libc::O_DIRECTORY) {
             Ok(folder) => folder,
-            // A folder that may be written but not read; a file system whose folders cannot be opened.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => return Ok(()),
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP | libc::ENOSYS)) => return Ok(()),
-            Err(e) => return Err(e),
+            Err(e) => {
+                return match e.raw_os_error() {
+                    // A folder that may be written but not read; a file system whose folders cannot be opened.
+                    Some(libc::EACCES | libc::EPERM | libc::EINVAL | libc::ENOTSUP | libc::ENOSYS) => Ok(()),
+                    _ => Err(e),
+                };
+            }
         };
         match folder.sync_all() {
             // Not every file system syncs folders.
