@@ -43,8 +43,8 @@ typedef struct mnnkv_gear_options {
     uint32_t reserved[3];
     /// V2, for K: the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. V1 and LANES do not use it: they refuse a
     /// pairing that is unknown, rope_reserved that is not 0 and rope_positions without rope_tokens, and check no other range.
-    /// Equal tokens at different positions then compress as equal, most in the first layer, and encoding takes about three times as long.
-    /// Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
+    /// Equal tokens at different positions then compress as equal, most in the first layer, and encoding takes about three
+    /// times as long. Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
     uint32_t rope_pairing;
     /// Rotated channels, the first of each row: even, at most head_dim; 0 = head_dim.
     uint32_t rope_dims;

@@ -16,8 +16,9 @@ extern "C" {
 // {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
 // caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step but one in which working
 // memory grows, as the first that attends; the next one makes room. Working memory of attention is freed after a step where it
-// takes more than an eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. While a prompt is read, the raw tokens of one chunk may
-// exceed it. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h).
+// takes more than an eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. While a
+// prompt is read, the raw tokens of one chunk may exceed it. The host calls mnnkv_session_attend where mnnkv_session_attends
+// says so (attend.h).
 // States of a layer, the mildest first:
 //
 //   raw         all tokens are in the host's cache, and the host attends
@@ -57,8 +58,8 @@ typedef struct mnnkv_memory_stats {
     uint32_t state;
     /// The budget; 0 = none.
     uint64_t budget_bytes;
-    /// Tokens of a chat that the budget holds at least, raw, and in 8 and 4 bits, with steps of one token; 0 before the first begin. The raw
-    /// tokens of a step are of the same share: with long chunks a small budget holds fewer.
+    /// Tokens of a chat that the budget holds at least, raw, and in 8 and 4 bits, with steps of one token; 0 before the first
+    /// begin. The raw tokens of a step are of the same share: with long chunks a small budget holds fewer.
     uint64_t raw_tokens;
     uint64_t quantised_tokens;
     /// raw_bytes + block_bytes + working_bytes.
@@ -93,8 +94,8 @@ typedef struct mnnkv_memory_stats {
 /// Reads the memory of a session's caches. Any thread.
 mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_stats *stats);
 
-/// Sets the budget to `bytes`, or the least that the model may have if that is more, from now on, for a system that is short of memory
-/// (onTrimMemory and its like), and lets blocks go to the file, or be dropped, until it holds. Layers with an open step, and
+/// Sets the budget to `bytes`, or the least that the model may have if that is more, from now on, for a system that is short
+/// of memory (onTrimMemory and its like), and lets blocks go to the file, or be dropped, until it holds. Layers with an open step, and
 /// raw tokens that take more, follow in their next begin. A later call with more bytes lets blocks come back as they are
 /// used; those that were dropped do not. Any thread. Waits for calls with the session that run, also for a park or a save, but
 /// never for attention; and writes blocks to the file before it returns, so do not call it on a thread that must not wait.

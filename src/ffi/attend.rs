@@ -2,8 +2,8 @@
 //!
 //! With a budget (memory.h) or kv_quant "k8v4" tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of f32. The first
 //! kv_quant_sink_tokens and the newest 32 to 95 stay raw in the host's cache (after an edit those of the first that are before
-//! the first quantised token). The others leave it in begin, 64 at a time, and
-//! are read as they are by the attention of this header, which takes the place of the host's:
+//! the first quantised token). The others leave it in begin, 64 at a time, and are read as they are by the attention of this
+//! header, which takes the place of the host's:
 //!
 //!   options.attends = 1;                                   // in mnnkv_session_create: the host calls the below
 //!   mnnkv_session_begin(session, layer, &cache);           // kv_len becomes the number of raw tokens
@@ -17,9 +17,10 @@
 //! needs no buffers of 32,768. mnnkv_session_keep counts all tokens, wherever they are; _rewritten refuses such a layer,
 //! since keys keep their rotation. A block keeps its bytes until its last token goes. With as many parts results are the same
 //! to the bit on every CPU and in any order of the parts, but where blocks come from kv_memory_file. K and V of all raw
-//! tokens must be finite, also of those that a row does not attend to: else its output may be NaN. Beside f32 only this is rounded: a query times the scales of K, to 13 bits of its
-//! largest channel; a softmax weight times its scale of V, to 14 bits of the largest in its block, or to 7 where all
-//! weights before it are 64 times that. V of a block with less than 2^-14 of the weights is not read.
+//! tokens must be finite, also of those that a row does not attend to: else its output may be NaN. Beside f32 only this is
+//! rounded: a query times the scales of K, to 13 bits of its largest channel; a softmax weight times its scale of V, to 14 bits of
+//! the largest in its block, or to 7 where all weights before it are 64 times that. V of a block with less than 2^-14 of the
+//! weights is not read.
 
 use super::cache::mnnkv_cache;
 use crate::attend::{Mask, Queries, Step};
