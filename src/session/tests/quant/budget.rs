@@ -124,14 +124,14 @@ fn steps_whose_tokens_stay_bit_for_bit_count_once_they_exceed_the_budget() {
         chat.append(50);
         chat.end(0);
         let stats = chat.session.memory_stats().unwrap();
-        if stats.over_steps == 0 {
-            fit += 1;
-        } else {
-            over += 1;
-            // Compressed tokens take no more than raw ones.
-            let all = chat.tokens.len() as u64;
-            assert!(stats.over_steps == over && all + 50 >= stats.raw_tokens, "{all} tokens, {stats:?}");
-        }
+        // Workers may be late, so that a step counts and one after it does not.
+        let counts = stats.over_steps - over;
+        assert!(counts <= 1, "{stats:?}");
+        fit += 1 - counts;
+        over += counts;
+        // Compressed tokens take no more than raw ones.
+        let all = chat.tokens.len() as u64;
+        assert!(all + 50 >= stats.raw_tokens, "{all} tokens, {stats:?}");
         let said = chat.session.warnings().unwrap();
         assert_eq!(!said.is_empty(), over > 0, "{said}");
     }
