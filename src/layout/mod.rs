@@ -94,6 +94,11 @@ impl Rows {
         self.heads * count * self.value.value_row(self.dims)
     }
 
+    /// Bytes of a token, K and V of all heads.
+    pub fn token_bytes(&self) -> usize {
+        self.key_bytes(1) + self.value_bytes(1)
+    }
+
     /// Words of a codec in a row of K: elements, or the bytes of a quantised row.
     pub fn key_words(&self) -> usize {
         self.key.key_row(self.dims) / self.key.words().bytes()

@@ -197,7 +197,7 @@ impl Budget {
 
     /// The share of a layer with such rows, whose steps append `next` tokens. `working`: bytes that no layer has.
     pub(super) fn share(&self, layers: &[Layer], rows: &Rows, next: u32, working: usize) -> Share {
-        let token = rows.key_bytes(1) + rows.value_bytes(1);
+        let token = rows.token_bytes();
         // A layer that has not been used yet is taken for one like this.
         let all: usize = layers.iter().map(|layer| layer.rows.map_or(token, |_| layer.token_bytes())).sum();
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX).saturating_sub(working) as u128 * token as u128
@@ -241,7 +241,7 @@ impl Budget {
                 budget as f64 / 1e6,
                 (least as f64 / 1e5).ceil() / 10.0,
                 model.working.max(LEAST_WORKING) as f64 / 1e6,
-                rows.key_bytes(1) + rows.value_bytes(1)
+                rows.token_bytes()
             );
         }
         (self.model, self.least) = (Some(model), least);
@@ -392,7 +392,7 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
 
 impl Share {
     fn new(bytes: usize, rows: &Rows, next: u32) -> Self {
-        let (token, pages) = (rows.key_bytes(1) + rows.value_bytes(1), 2 * rows.heads * pages::page_size());
+        let (token, pages) = (rows.token_bytes(), 2 * rows.heads * pages::page_size());
         Share { bytes, token, pages, next: if next as usize > BLOCK { 0 } else { next.max(1) } }
     }
 

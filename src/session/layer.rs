@@ -300,7 +300,7 @@ impl Layer {
     }
 
     pub(super) fn token_bytes(&self) -> usize {
-        self.rows.map_or(0, |rows| rows.key_bytes(1) + rows.value_bytes(1))
+        self.rows.map_or(0, |rows| rows.token_bytes())
     }
 
     /// Raw bytes of the tokens in the cache.

@@ -63,7 +63,7 @@ fn layer_bytes(rows: &Rows, least_raw: u32) -> u64 {
 
 /// The least budget of layers with such rows, whose shares are by the sizes of their tokens.
 pub(super) fn least_bytes(layers: impl Iterator<Item = Rows> + Clone, least_raw: u32, working: usize) -> u64 {
-    let token = |rows: &Rows| (rows.key_bytes(1) + rows.value_bytes(1)) as u128;
+    let token = |rows: &Rows| rows.token_bytes() as u128;
     let all: u128 = layers.clone().map(|rows| token(&rows)).sum();
     let needed = |rows: Rows| (layer_bytes(&rows, least_raw) as u128 * all).div_ceil(token(&rows).max(1));
     let most = layers.map(needed).max().unwrap_or(0);
