@@ -18,6 +18,7 @@ use crate::layout::Rows;
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
 use crate::sys::{memory, pages};
+use std::cmp::Ordering;
 
 /// What is left of a score in the next step.
 const DECAY: f32 = 0.95;
@@ -182,6 +183,13 @@ pub(super) struct Kept {
     over_steps: u64,
     /// Why the first read failed.
     failure: Option<Error>,
+}
+
+/// Whether blocks may be dropped that the file does not take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Drops {
+    Allowed,
+    Refused,
 }
 
 impl Budget {
@@ -487,7 +495,8 @@ impl Kept {
             // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
             let fixed = blocks.other_bytes() - blocks.sketch_bytes();
             self.fit_sketches(blocks, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
-            self.fit_codes(blocks, room, pins, offload.as_deref_mut());
+            self.fit_codes(blocks, most, Drops::Allowed, pins, offload.as_deref_mut());
+            self.fit_codes(blocks, room, Drops::Refused, pins, offload.as_deref_mut());
         }
         for arrived in arrived {
             if blocks.bytes() + bytes(arrived) > most {
@@ -515,7 +524,10 @@ impl Kept {
             let count = (blocks.sketch_bytes() - most).div_ceil(size_of::<attend::Offloaded>());
             let before = blocks.sketch_bytes();
             for head in 0..heads {
-                let Ok(worst) = worst(blocks, blocks.away(head), head, count.div_ceil(heads), pins) else { return };
+                let Ok(worst) = worst(blocks, blocks.away(head).iter().copied(), head, count.div_ceil(heads), pins)
+                else {
+                    return;
+                };
                 for block in worst {
                     blocks.forget(block, head);
                     self.dropped += 1;
@@ -528,8 +540,15 @@ impl Kept {
     }
 
     /// Moves blocks to the file, or drops them, until all take `most` bytes. Each head gives the same number of blocks: what a
-    /// block is worth compares within a head.
-    fn fit_codes(&mut self, blocks: &mut Blocks, most: usize, pins: &Pins, mut offload: Option<&mut Offload>) {
+    /// block is worth compares within a head. In place of a block that the file does not take, one goes that it has already.
+    fn fit_codes(
+        &mut self,
+        blocks: &mut Blocks,
+        most: usize,
+        drops: Drops,
+        pins: &Pins,
+        mut offload: Option<&mut Offload>,
+    ) {
         let heads = blocks.heads();
         while blocks.bytes() > most {
             let (cells, codes) = (blocks.cells_here(), blocks.code_bytes());
@@ -538,19 +557,39 @@ impl Kept {
             }
             let count = (blocks.bytes() - most).div_ceil((codes / cells).max(1)).div_ceil(heads);
             for head in 0..heads {
-                let Ok(worst) = worst(blocks, blocks.here(head), head, count, pins) else { return };
+                let here = blocks.here(head).iter().copied();
+                let Ok(worst) = worst(blocks, here, head, count, pins) else { return };
+                // What may go in place of others.
+                let mut stored = None;
                 for block in worst {
-                    let is_stored = match (&blocks.cell(block, head).offloaded, offload.as_deref_mut()) {
-                        (Some(_), _) => true,
-                        (None, None) => false,
-                        (None, Some(offload)) => match offload.write(blocks, block) {
+                    let is_stored = match (blocks.cell(block, head), offload.as_deref_mut()) {
+                        // It went in the place of another.
+                        (cell, _) if !cell.is_here() => continue,
+                        (cell, _) if cell.offloaded.is_some() => true,
+                        (_, None) => false,
+                        (_, Some(offload)) => match offload.write(blocks, block) {
                             Ok(is_written) => is_written,
                             // Nothing leaves for want of memory.
                             Err(_) => return,
                         },
                     };
-                    blocks.leave(block, head);
-                    self.dropped += u64::from(!is_stored);
+                    let other = if is_stored {
+                        Some(block)
+                    } else {
+                        if stored.is_none() {
+                            let all = blocks.here(head).iter().copied();
+                            let all = all.filter(|block| blocks.cell(*block, head).offloaded.is_some());
+                            let Ok(mut found) = self::worst(blocks, all, head, usize::MAX, pins) else { return };
+                            found.sort_unstable_by(|a, b| order(blocks, head, a, b));
+                            stored = Some(found.into_iter());
+                        }
+                        stored.as_mut().and_then(|all| all.find(|other| blocks.cell(*other, head).is_here()))
+                    };
+                    if other.is_none() && drops == Drops::Refused {
+                        break;
+                    }
+                    blocks.leave(other.unwrap_or(block), head);
+                    self.dropped += u64::from(other.is_none());
                 }
             }
             if blocks.cells_here() == cells {
@@ -565,17 +604,28 @@ impl Kept {
     }
 }
 
-/// The blocks of the least score among some of a head, `count` of them at most.
-fn worst(blocks: &Blocks, among: &[u32], head: usize, count: usize, pins: &Pins) -> Result<Vec<u32>> {
-    let is_free = |block: &&u32| {
-        let placed = &blocks.list()[**block as usize];
+/// The blocks of the least score among some of a head, `count` of them at most, in no order.
+fn worst(
+    blocks: &Blocks,
+    among: impl Iterator<Item = u32>,
+    head: usize,
+    count: usize,
+    pins: &Pins,
+) -> Result<Vec<u32>> {
+    let is_free = |block: &u32| {
+        let placed = &blocks.list()[*block as usize];
         pins.runs().is_empty() || !pins.overlaps(placed.first..placed.first + placed.tokens())
     };
-    let mut worst = memory::collect(among.iter().filter(is_free).copied())?;
+    let mut worst = memory::collect(among.filter(is_free))?;
     if count < worst.len() {
-        let score = |block: &u32| blocks.cell(*block, head).score;
-        worst.select_nth_unstable_by(count, |a, b| score(a).total_cmp(&score(b)).then(a.cmp(b)));
+        worst.select_nth_unstable_by(count, |a, b| order(blocks, head, a, b));
         worst.truncate(count);
     }
     Ok(worst)
+}
+
+/// By score, blocks of the same one by age.
+fn order(blocks: &Blocks, head: usize, a: &u32, b: &u32) -> Ordering {
+    let score = |block: &u32| blocks.cell(*block, head).score;
+    score(a).total_cmp(&score(b)).then(a.cmp(b))
 }

@@ -308,6 +308,37 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
 }
 
 #[test]
+fn a_full_file_loses_no_token_while_memory_has_room() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 18, Random::new(18));
+    let path = blocks_path("full");
+    let budget = 210_000;
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    let config = |file: &str| format!(r#"{{{sink}, "kv_memory_bytes": {budget}, "kv_memory_file": "{path}"{file}}}"#);
+    let run = |chat: &mut Chat| {
+        for rows in [40; 70].into_iter().chain([1; 20]) {
+            chat.begin();
+            chat.move_cache(rows);
+            chat.append(rows as usize);
+            if chat.session.attends(0).unwrap() {
+                chat.attend(rows as usize);
+            }
+            chat.end(rows as usize);
+        }
+        chat.session.memory_stats().unwrap()
+    };
+    chat.session = session(&config(""));
+    let whole = run(&mut chat);
+    assert!(whole.returned > 100 && whole.dropped_tokens == 0, "{whole:?}");
+    // Of what is in the file blocks that came back are in memory, too.
+    let room = whole.file_bytes as f64 * 0.9 / 1e6;
+    drop(chat);
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 18, Random::new(18));
+    chat.session = session(&config(&format!(r#", "kv_memory_file_mb": {room}"#)));
+    let bounded = run(&mut chat);
+    assert!(bounded.failed_writes > 0 && bounded.dropped_tokens == 0, "{bounded:?} {whole:?}");
+}
+
+#[test]
 fn a_shortage_of_memory_that_passes_drops_nothing_that_the_file_has() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 15, Random::new(15));
     let path = blocks_path("shortage");
