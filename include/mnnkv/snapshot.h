@@ -238,7 +238,8 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 /// INVALID_ARGUMENT: if layer is out of range or open, the snapshot has more layers than the session, or the budget is too
 /// small for them (memory.h)
 /// NOT_FOUND: if the snapshot has not the layer
-/// UNSUPPORTED: if the layer has quantised tokens, and the session neither kv_quant nor a budget, or its host does not attend
+/// UNSUPPORTED: if the layer has quantised tokens, and the session keeps that layer raw: by its config (neither kv_quant nor a
+///     budget, kv_lossless, or a later kv_quant_layer_start), or since its host does not attend
 /// CORRUPT: if the layer or one of its tokens is damaged; other layers can still be loaded
 /// IO: if the system or the host cannot read
 ///

@@ -19,7 +19,7 @@ namespace mnnkv_host {
 inline bool is_key(const std::string& name) {
     static const char* const own[] = {"kv_chat_enable", "kv_dump_folder", "kv_library", "kv_metrics", "kv_required",
                                       "kv_rope_theta",  "kv_rope_dims",   "kv_rope_pairing"};
-    static const char* const of_session[] = {"kv_h2o_", "kv_lossless", "kv_memory_", "kv_quant"};
+    static const char* const of_session[] = {"kv_h2o_", "kv_lossless", "kv_memory", "kv_quant"};
     const auto is_name = [&name](const char* key) { return name == key; };
     const auto begins = [&name](const char* with) { return name.find(with) == 0; };
     return std::any_of(std::begin(own), std::end(own), is_name) ||

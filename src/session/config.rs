@@ -46,6 +46,8 @@ pub struct MemoryRules {
     pub wait: Duration,
     /// Tokens stay bit for bit: they are compressed, and a budget that this does not hold is exceeded.
     pub lossless: bool,
+    /// Tokens are quantised from the beginning.
+    pub quantises: bool,
 }
 
 /// How tokens of a layer are quantised: K in 8 bits and V in 4.
@@ -205,10 +207,18 @@ impl Config {
     /// INVALID_ARGUMENT: if a text is not a JSON object, or a value has a wrong type or range; the message has the key,
     /// the value and the range, after "defaults_json: " if `defaults` alone is wrong.
     pub fn parse(config: &[u8], defaults: &[u8], layers: u32) -> Result<(Config, Vec<String>)> {
-        let (given, recommended) = (object(config, "config_json")?, object(defaults, "defaults_json")?);
+        let given = object(config, "config_json")?;
+        let mut recommended = object(defaults, "defaults_json")?;
         if !defaults.is_empty() {
             let alone = Values::read(&recommended, &NOTHING).and_then(|values| check(&values));
             alone.map_err(|error| error.within("defaults_json"))?;
+        }
+        // Two names of one number: that of the config replaces either.
+        let budget = [name::kv_memory_mb, name::kv_memory_bytes];
+        if let Json::Object(fields) = &mut recommended
+            && budget.iter().any(|key| given.contains_key(key))
+        {
+            fields.retain(|(key, _)| !budget.contains(&&**key));
         }
         let mut values = Values::read(&given, &recommended)?;
         check(&values)?;
@@ -385,7 +395,8 @@ fn memory_rules(values: &Values) -> Result<Option<MemoryRules>> {
     let file = if values.kv_memory_file.is_empty() { None } else { Some(memory::text(&values.kv_memory_file)?) };
     let wait = Duration::from_micros(values.kv_memory_wait_us.into());
     let file_bytes = bytes_of(values.kv_memory_file_mb);
-    Ok(Some(MemoryRules { bytes, file, file_bytes, wait, lossless: values.kv_lossless }))
+    let (lossless, quantises) = (values.kv_lossless, values.kv_quant);
+    Ok(Some(MemoryRules { bytes, file, file_bytes, wait, lossless, quantises }))
 }
 
 fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {

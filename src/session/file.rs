@@ -205,8 +205,9 @@ impl Layer {
             (Some(quant), Some(saved)) => Some(quant.loaded(saved, from, &rows, &entry.runs)?),
             (None, Some(_)) => bail!(
                 Unsupported,
-                "layer {number} of {} has tokens in 8 and 4 bits: kv_memory_mb or kv_quant must be given, and the \
-                 host must attend (mnnkv_session_attend)",
+                "layer {number} of {} has tokens in 8 and 4 bits, and this session keeps that layer raw: kv_memory_mb \
+                 without kv_lossless must be given, or kv_quant with a kv_quant_layer_start of {number} at most, and \
+                 the host must attend (mnnkv_session_attend)",
                 from.name()
             ),
         };

@@ -522,7 +522,7 @@ impl Slot {
             Some(Some(step)) => Ok(step.clone()),
             Some(None) => bail!(OutOfMemory, "layer {layer} cannot attend, since memory was refused; abort the step"),
             None => {
-                bail!(InvalidArgument, "layer {layer} is not open, or attends by itself: see mnnkv_session_attends")
+                bail!(InvalidArgument, "layer {layer} is not open, or its host attends: see mnnkv_session_attends")
             }
         }
     }

@@ -35,14 +35,15 @@ impl Display for Bounded<'_> {
             let most = Grouped(holds.raw_tokens);
             return write!(f, "{budget} MB, as far as raw tokens hold it, {most}: such K and V have no 8 and 4 bits");
         }
-        write!(f, "at most {budget} MB: tokens are raw")?;
-        match holds {
-            Some(Holds { raw_tokens, quantised_tokens, .. }) => {
-                let (raw, quantised) = (Grouped(*raw_tokens), Grouped(*quantised_tokens));
-                write!(f, " up to {raw}, then K has 8 bits and V 4, up to {quantised} tokens, then")?;
-            }
-            None => f.write_str(", then K has 8 bits and V 4, then")?,
+        write!(f, "at most {budget} MB: ")?;
+        if !memory.quantises {
+            f.write_str("tokens are raw")?;
+            holds.map_or(Ok(()), |holds| write!(f, " up to {}", Grouped(holds.raw_tokens)))?;
+            f.write_str(", then ")?;
         }
+        f.write_str("K has 8 bits and V 4, ")?;
+        holds.map_or(Ok(()), |holds| write!(f, "up to {} tokens, ", Grouped(holds.quantised_tokens)))?;
+        f.write_str("then")?;
         f.write_str(" the least attended ones ")?;
         match &memory.file {
             Some(file) => write!(f, "go to {file}"),

@@ -551,6 +551,11 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
             json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_front_n": 2}),
             "kv_lossless_front_n has no effect: kv_lossless must not be true",
         ),
+        (json!({"kv_memory": 64}), "kv_memory is not a key of this version; did you mean kv_memory_mb?"),
+        (
+            json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_codec": "none"}),
+            "kv_lossless has no effect: kv_lossless_codec must not be \"none\"",
+        ),
         (
             json!({"kv_memory_mb": 64, "kv_quant_layer_start": 2}),
             "kv_quant_layer_start has no effect: kv_quant must be",
@@ -577,6 +582,8 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
     ] {
         assert_eq!(refused(config.as_bytes()).message(), message);
     }
+    let (own, _) = Config::parse(br#"{"kv_memory_bytes": 5}"#, br#"{"kv_memory_mb": 64}"#, LAYERS).unwrap();
+    assert_eq!(own.memory.unwrap().bytes, 5, "two names of one number");
     let both = json!({"kv_memory_mb": 1, "kv_h2o_enable": true}).to_string();
     assert!(refused(both.as_bytes()).message().starts_with("kv_memory_mb is given and kv_h2o_enable true"));
     for (idle, why) in [

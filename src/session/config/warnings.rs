@@ -54,6 +54,11 @@ const IDLE: &[Idle] = &[
         needs: "kv_memory_mb must be above 0",
     },
     Idle {
+        keys: |key| key == name::kv_lossless,
+        idle: |values, _| is_bounded_lossless(values) && !values.kv_lossless_codec,
+        needs: "kv_lossless_codec must not be \"none\"",
+    },
+    Idle {
         keys: |key| [name::kv_memory_file, name::kv_quant_sink_tokens].contains(&key),
         idle: |values, _| is_bounded_lossless(values),
         needs: "kv_lossless must not be true",
@@ -210,7 +215,8 @@ impl Warnings {
 
     /// Warns about each key with our prefixes that this version does not have; `place` goes before the key.
     pub fn unknown_keys(&mut self, given: &[&str], place: &str) -> Result<()> {
-        let ours = |key: &&&str| [MEMORY, H2O, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
+        // Without an underscore: "kv_memory" is a likely guess at the main key.
+        let ours = |key: &&&str| ["kv_memory", H2O, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
         for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key) && !RETIRED.contains(key)) {
             match similar(key) {
                 Some(name) => {

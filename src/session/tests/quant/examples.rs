@@ -144,6 +144,9 @@ fn a_host_that_does_not_attend_keeps_its_tokens_raw() {
         outlook.outlook().unwrap(),
         "all layers: K in 8 bits and V in 4, but for the first 16 tokens and the newest 32 to 95"
     );
+    let outlook = self::session(r#"{"kv_quant": "k8v4", "kv_memory_mb": 2}"#);
+    let bounded = "at most 2 MB: K has 8 bits and V 4, then the least attended ones are dropped";
+    assert_eq!(outlook.outlook().unwrap(), bounded);
 }
 
 #[test]
@@ -217,10 +220,13 @@ fn a_file_of_quantised_tokens_is_refused_where_nothing_attends_and_where_it_is_d
         let other = Session::new(config.as_bytes(), b"", 1, 1).unwrap();
         let error = other.load(None, &chat.file).unwrap_err();
         assert_eq!(error.status(), Status::Unsupported);
-        assert!(error.message().contains("kv_quant must be"), "{}", error.message());
+        assert!(error.message().contains("kv_quant"), "{}", error.message());
     }
-    let other = session(r#"{"kv_quant": "k8v4", "kv_quant_layer_start": 1}"#);
-    assert_eq!(other.load(None, &chat.file).unwrap_err().status(), Status::Unsupported);
+    for raw in [r#"{"kv_quant": "k8v4", "kv_quant_layer_start": 1}"#, r#"{"kv_memory_mb": 64, "kv_lossless": true}"#] {
+        let error = session(raw).load(None, &chat.file).unwrap_err();
+        let named = ["without kv_lossless", "a kv_quant_layer_start of 0 at most"];
+        assert!(error.status() == Status::Unsupported && named.iter().all(|text| error.message().contains(text)));
+    }
     let bytes = chat.disk.bytes();
     let (mut random, mut refused) = (Random::new(5), 0);
     for _ in 0..300 {
