@@ -16,7 +16,9 @@
 //! need room for kv_quant_sink_tokens, 95 and the step's tokens, and for blocks that stay raw: a chat of 32,768 tokens
 //! needs no buffers of 32,768. mnnkv_session_keep counts all tokens, wherever they are; _rewritten refuses such a layer,
 //! since keys keep their rotation. A block keeps its bytes until its last token goes. With as many parts results are the same
-//! to the bit on every CPU and in any order of the parts, but where blocks come from kv_memory_file. K and V of all raw
+//! to the bit on every CPU and in any order of the parts, but where blocks come from kv_memory_file. Which blocks a budget drops
+//! depends on working memory, too, and so on how many parts run at once. There are no slopes (ALiBi) here, nor a V of another
+//! width than K: rows.h has slopes. Layers with a window keep every token unless the host removes them (mnnkv_session_keep). K and V of all raw
 //! tokens must be finite, also of those that a row does not attend to: else its output may be NaN. Beside f32 only this is
 //! rounded: a query times the scales of K, to 13 bits of its largest channel; a softmax weight times its scale of V, to 14 bits of
 //! the largest in its block, or to 7 where all weights before it are 64 times that. V of a block with less than 2^-14 of the
@@ -104,7 +106,8 @@ pub unsafe extern "C" fn mnnkv_session_attends(
 /// once, on any thread and in any order; the output is complete when all have returned. None waits for another. With steps of
 /// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows. Once all parts have
 /// returned, the host may append further tokens of the step, and call all parts again, for the rows of these.
-/// part: below parts, which are 1 to 64.
+/// part: below parts, which are 1 to 64. A part that is given twice is refused until all have returned; then it is one of the
+/// next turn, and end finds too many rows.
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
 /// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length that begin left, or
 /// above max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap
