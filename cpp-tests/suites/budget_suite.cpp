@@ -67,6 +67,9 @@ TEST(Budget, CallsThatDoNotFitAreRefused) {
     ASSERT_TRUE(ok(without.memory(stats).code()));
     EXPECT_EQ(stats.budget_bytes, 0u);
     EXPECT_EQ(stats.bytes, 0u);
+    stats.bytes = 77;
+    EXPECT_EQ(mnnkv::session().memory(stats).code(), bad);
+    EXPECT_EQ(stats.bytes, 77u) << "outputs are written only on success";
 }
 
 TEST(Budget, OneBelowTheFloorIsRefusedAndItsMessageHasOneThatWorks) {

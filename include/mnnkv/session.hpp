@@ -107,8 +107,7 @@ public:
 
     /// mnnkv_session_memory
     status memory(mnnkv_memory_stats& stats) const noexcept {
-        stats = make<mnnkv_memory_stats>();
-        return mnnkv_session_memory(handle_, &stats);
+        return detail::get(stats, [this](mnnkv_memory_stats* to) { return mnnkv_session_memory(handle_, to); });
     }
 
     /// mnnkv_session_trim

@@ -71,8 +71,7 @@ public:
         return mnnkv_session_attend(handle_, layer, part, parts, &cache, &step);
     }
     status memory(mnnkv_memory_stats& stats) const noexcept {
-        stats = make<mnnkv_memory_stats>();
-        return mnnkv_session_memory(handle_, &stats);
+        return detail::get(stats, [this](mnnkv_memory_stats* to) { return mnnkv_session_memory(handle_, to); });
     }
     status trim(std::uint64_t bytes, std::uint64_t* in_use = nullptr) noexcept {
         return mnnkv_session_trim(handle_, bytes, in_use);
