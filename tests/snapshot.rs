@@ -59,7 +59,7 @@ fn a_reopened_file_has_every_committed_change_and_no_other() {
             chat.change(&mut file, random).unwrap();
             assert_eq!(file.version() as usize, states.len() - 1);
             match random.below(4) {
-                0 => file.discard(),
+                0 => file.discard().unwrap(),
                 1 if file.is_changed() => {
                     drop(file);
                     file = open(&disk.bytes(), Access::ReadOnly).unwrap();
@@ -174,14 +174,14 @@ fn sectors_that_are_lost_between_syncs_leave_the_last_state_or_the_new_one() {
 fn a_full_disk_keeps_the_old_state_and_the_changes() {
     for failures in [1, 2, 3, usize::MAX] {
         let random = &mut Random::new(failures as u64);
-        let mut failed_commits = 0;
+        let (mut failed_commits, mut failed_discards) = (0, 0);
         for calls in (0..25).flat_map(|calls| [calls; 4]) {
             let (disk, mut file, mut states) = saved(random, 2);
             let old = states.len() - 1;
             disk.fail_after(calls, failures);
             let mut chat = states[old].clone();
             while chat.change(&mut file, random).and_then(|()| file.put("always", &[7; 100])).is_err() {
-                file.discard();
+                file.discard().unwrap();
                 disk.repair();
                 chat = states[old].clone();
             }
@@ -192,10 +192,21 @@ fn a_full_disk_keeps_the_old_state_and_the_changes() {
                 assert!(read_all(&file) == states[old].things);
                 let version = open(&disk.durable(), Access::ReadOnly).unwrap().version() as usize;
                 assert!(version == old || (failures > 1 && version == old + 1), "{version} after {failures} failures");
-                disk.repair();
-                if random.once_in(3) {
-                    file.discard();
+                let is_dropped = random.once_in(3);
+                if is_dropped {
                     chat = states[old].clone();
+                    match file.discard() {
+                        Ok(()) => drop(is_state(&disk.durable(), &states, old..=old)),
+                        Err(error) => {
+                            assert_eq!(error.status(), Status::Io);
+                            failed_discards += 1;
+                        }
+                    }
+                }
+                disk.repair();
+                if is_dropped {
+                    file.discard().unwrap();
+                    is_state(&disk.durable(), &states, old..=old);
                 }
                 // More is written: what the failed save left may not lead there.
                 chat.change(&mut file, random).unwrap();
@@ -210,6 +221,7 @@ fn a_full_disk_keeps_the_old_state_and_the_changes() {
             is_state(&disk.durable(), &states, old + 1..=old + 1);
         }
         assert!(failed_commits > 10, "{failed_commits}");
+        assert_eq!(failed_discards > 0, failures > 2, "{failed_discards} after {failures} failures");
     }
 }
 

@@ -31,7 +31,7 @@ impl Snapshot {
         if access == Access::Append {
             snapshot.finish_slots()?;
             if snapshot.storage.len()? > snapshot.state.end {
-                snapshot.discard();
+                snapshot.discard()?;
             }
         }
         Ok(snapshot)

@@ -230,15 +230,17 @@ impl Snapshot {
     }
 
     /// Drops what is not committed. The numbers of its pieces are used again.
-    pub fn discard(&mut self) {
+    /// IO: if a commit failed and its slot cannot be taken back, so that an opened file may have its state.
+    pub fn discard(&mut self) -> Result<()> {
         self.staged = Staged::default();
         (self.cursor, self.is_sync_lost) = (self.state.end, false);
-        // A device that failed may work again.
-        let is_whole = self.finish_slots().is_ok();
-        if self.access == Access::Append && is_whole {
+        if self.access == Access::Append {
+            // A device that failed may work again.
+            self.finish_slots()?;
             // Bytes behind are no part of the file.
             let _ = self.storage.truncate(self.cursor);
         }
+        Ok(())
     }
 
     /// Makes all changes the state of the file, durably. On an error the state is as before, the changes remain, and the
@@ -346,7 +348,7 @@ impl Drop for Snapshot {
             && self.storage.is_own()
             && self.storage.len().is_ok_and(|len| len > self.state.end)
         {
-            self.discard();
+            let _ = self.discard();
         }
     }
 }

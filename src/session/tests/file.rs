@@ -175,7 +175,7 @@ fn turns(seed: u64) {
             file = disk.open();
             restart(&mut chat, &config, &file);
         } else if random.once_in(12) {
-            file.discard();
+            file.discard().unwrap();
             if random.once_in(2) {
                 disk = Disk::default();
                 (file, is_saved) = (disk.create(), false);

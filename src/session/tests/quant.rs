@@ -436,7 +436,7 @@ impl Chat {
             let saved = session.save(0, Some(cache), *kv_len, &FASTEST, file).and_then(|_| file.commit());
             shortage::set(0, 0);
             match saved {
-                Err(error) if self.is_short && error.status() == Status::OutOfMemory => file.discard(),
+                Err(error) if self.is_short && error.status() == Status::OutOfMemory => file.discard().unwrap(),
                 saved => break saved.unwrap(),
             }
         }
