@@ -77,7 +77,7 @@ impl Session {
         let mut known = Vec::new();
         let own = geometry(&rows);
         for run in store.saved(number).iter().filter(|run| to.has_piece(number, own, (run.piece, run.sum))) {
-            // Runs of one piece follow each other; one that is not mapped is read for each call.
+            // Runs of one piece follow each other.
             if known.last().is_some_and(|last: &SavedRun| last.piece == run.piece) || is_whole(to, run.piece)? {
                 memory::push(&mut known, *run)?;
             }
@@ -285,9 +285,12 @@ fn pieces(from: &Snapshot, rows: &Rows, runs: &[Run]) -> Result<Vec<FilePiece>> 
     Ok(pieces)
 }
 
-/// Whether the bytes of a piece are those that were written: tokens of one that is damaged are written again from where
-/// there is a copy.
+/// Whether the bytes of a piece are those that were written, by one comparison in the life of the handle: tokens of a
+/// damaged one are written again from where there is a copy.
 fn is_whole(file: &Snapshot, piece: u32) -> Result<bool> {
+    if file.is_verified(piece) {
+        return Ok(true);
+    }
     match file.piece(piece) {
         Ok(found) => {
             found.bytes.drop_pages();

@@ -276,6 +276,11 @@ impl Snapshot {
         self.find_piece(piece).map(|found| found.at.sum)
     }
 
+    /// Whether a piece was compared with its checksum since the file was opened.
+    pub fn is_verified(&self, piece: u32) -> bool {
+        self.find_piece(piece).is_some_and(|found| found.verified.load(Ordering::Relaxed))
+    }
+
     fn read_piece(&self, piece: &Piece) -> Result<PieceBytes> {
         let Extent { offset, len, sum } = piece.at;
         let all = self.storage.view(self.map.as_ref(), offset..piece.at.end())?;

@@ -12,14 +12,15 @@ use crate::status::{Result, Status};
 use crate::store::Packing;
 use crate::sys::storage::Medium;
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 const LAYERS: usize = 2;
 pub(super) const FASTEST: Packing<'_> = Packing { effort: Effort::DEFAULT, rotation: None, threads: 1 };
 
-/// A file in memory that outlives its handle.
+/// A file in memory that outlives its handle, and the bytes that were read of it.
 #[derive(Clone, Default)]
-pub(super) struct Disk(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Disk(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>);
 
 impl Medium for Disk {
     fn len(&self) -> Result<u64> {
@@ -28,6 +29,7 @@ impl Medium for Disk {
 
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         to.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..to.len()]);
+        self.1.fetch_add(to.len(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -47,7 +49,7 @@ impl Medium for Disk {
 impl Disk {
     /// A file with these bytes.
     pub(super) fn of(bytes: Vec<u8>) -> Self {
-        Disk(Arc::new(Mutex::new(bytes)))
+        Disk(Arc::new(Mutex::new(bytes)), Arc::default())
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -257,6 +259,25 @@ fn a_save_writes_new_tokens_alone_and_an_edit_writes_none() {
     chat.session.load(Some(0), &file).unwrap();
     assert_eq!(chat.lengths(0), (19, 19));
     chat.begin_whole(0);
+}
+
+#[test]
+fn a_save_reads_each_piece_of_a_hosts_bytes_once() {
+    let mut chat = Chat::new(json!({}), LAYERS as u32, flash(2, 8, 4, 96));
+    let disk = Disk::default();
+    let mut file = disk.create();
+    for _ in 0..5 {
+        chat.step(0, 10);
+        save(&mut chat, 0, &mut file);
+        file.commit().unwrap();
+    }
+    file = disk.open();
+    for times in [1, 0] {
+        disk.1.store(0, Ordering::Relaxed);
+        assert_eq!(save(&mut chat, 0, &mut file), 0);
+        let (read, pieces) = (disk.1.load(Ordering::Relaxed) as u64, file.usage().unwrap().pieces);
+        assert_eq!(read / pieces, times, "{read} bytes of {pieces}");
+    }
 }
 
 #[test]
