@@ -1,7 +1,7 @@
 //! Parking a layer while no step is due, and its way back.
 
 use super::layer::Layer;
-use super::{Session, State, find};
+use super::{Session, State, find, tail};
 use crate::layout::{self, Cache};
 use crate::status::{Result, bail};
 use crate::store::{Packing, Parked, Store};
@@ -65,6 +65,8 @@ impl Layer {
         // Value sums of tokens that were edited meanwhile.
         store.take_edited(self.number);
         layout::mended(cache, cache.layout.range(0, len)?, len)?;
+        // The buffers may have had other tokens, or have them still.
+        tail::discard(cache, len)?;
         self.value_scales = Vec::new();
         Ok(())
     }

@@ -16,8 +16,8 @@ pub(super) fn release_again(cache: &mut Cache<'_>, began: u32, len: u32) {
     }
 }
 
-/// Clears the tokens that a failed step may have appended behind the first `len`: their codes, and their share of the
-/// value sums. Their number is unknown. The release, in place of writes, takes no private memory for what was never
+/// Clears what is behind the first `len` tokens of INT8 V, such as those of a failed step: codes, and their share of
+/// the value sums. Their number is unknown. The release, in place of writes, takes no private memory for what was never
 /// written. K is not read behind the tokens.
 pub(super) fn discard(cache: &mut Cache<'_>, len: u32) -> Result<()> {
     if cache.layout.value_sum_bytes() == 0 {

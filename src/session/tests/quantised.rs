@@ -183,6 +183,10 @@ impl Chat {
                     self.host.removed(|at| stay.binary_search(&at).is_ok());
                     self.host.logical.iter_mut().for_each(|at| *at = stay.binary_search(at).unwrap() as u32);
                     self.logical = stay.len() as u32;
+                    if stay.is_empty() {
+                        // Begin writes nothing: the host clears its buffers.
+                        self.host.real.value.fill(0);
+                    }
                 }
                 let rows = rows + 2;
                 self.begin();

@@ -50,10 +50,13 @@ impl Host {
         self.real.n as u32
     }
 
-    /// Other buffers, with nothing in them but what MNN keeps beside them.
+    /// Other buffers, whose V may have bytes of another use, and with nothing else but what MNN keeps beside them.
     pub(super) fn renew(&mut self) {
         let (n, key_max) = (self.real.n, self.real.key_max.clone());
         self.real = MnnCache::new(self.real.shape);
+        let (shape, used) = (self.real.shape, self.random.pick(&[0, 0x77]));
+        let tokens = (0..shape.heads).flat_map(|head| (0..shape.max).map(move |t| (head, t)));
+        tokens.flat_map(|(head, t)| shape.value_places(head, t)).for_each(|at| self.real.value[at] = used);
         self.real.fill_free_bytes(&mut self.random);
         (self.real.n, self.real.key_max) = (n, key_max);
     }
