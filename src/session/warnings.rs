@@ -50,6 +50,17 @@ impl Session {
                 ),
             )?;
         }
+        let pages = |layer: &Layer| Some((layer.number, layer.lossless.as_ref()?.counts().page_tokens?));
+        if let Some((number, tokens)) = state.layers.iter().find_map(pages) {
+            let count = state.layers.iter().filter_map(pages).count();
+            line(
+                &mut text,
+                format_args!(
+                    "layer {number} ({count} in all) has V of {tokens} tokens in each page (flash_block, h_pack): tokens \
+                     are compressed once all of their page are cold, others stay raw"
+                ),
+            )?;
+        }
         let raw = |layer: &Layer| Some((layer.number, layer.quant.as_ref()?.raw()?));
         if let Some((number, why)) = state.layers.iter().find_map(raw) {
             let count = state.layers.iter().filter_map(raw).count();

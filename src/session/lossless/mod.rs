@@ -34,6 +34,8 @@ pub(super) struct LosslessCounts {
     pub(super) failed_calls: u64,
     /// The ratio for which the layer was last left raw.
     pub(super) poor_ratio: Option<f64>,
+    /// Tokens that share their pages, where [`zones::leaves_parts_raw`].
+    pub(super) page_tokens: Option<u32>,
 }
 
 /// The compression of one layer.
@@ -204,6 +206,7 @@ impl Lossless {
         let layout = cache.layout;
         let unit = layout.tokens_sharing(pages::page_size()) as u32;
         let first = !self.submitted;
+        self.counts.page_tokens = Some(unit).filter(|unit| zones::leaves_parts_raw(&self.rules, *unit));
         for (begin, count) in zones::cold_blocks(&self.rules, self.number, len, first, store, unit)? {
             let Ok(range) = layout.range(begin, count) else { break };
             match store.submit(self.number, &cache.as_ref(), range, self.purpose())? {

@@ -7,6 +7,8 @@ use crate::sys::memory;
 
 /// The least tokens of a hole between blocks that is filled; smaller holes stay raw.
 const LEAST_HOLE: u32 = 32;
+/// Tokens that may share a page of which some are stored. Fewer are hardly more than the tokens that are never stored.
+const MOST_SHARING: u32 = 256;
 /// Number of layers whose first blocks end at different tokens.
 const STAGGER: u32 = 8;
 
@@ -31,13 +33,18 @@ pub(super) fn next(config: &Config, layer: u32) -> Option<u32> {
     (layer + 1..end).find(|next| takes_part(config, *next))
 }
 
+/// Whether pages that `unit` tokens share are too large for blobs beside their raw tokens: where V is `[dim][token]`.
+pub(super) fn leaves_parts_raw(rules: &LosslessRules, unit: u32) -> bool {
+    unit > rules.block_tokens.max(MOST_SHARING)
+}
+
 /// The ranges of cold tokens to submit now, as (begin, count), of a cache of `len` tokens. `first`: none of the layer was
 /// submitted since its reset.
 ///
 /// Cold tokens lie between the first `hot_sink_tokens` and the last `hot_recent_tokens` of the cache. They are cut into
 /// blocks from the front; the end stays raw until a block is full, and holes of evicted tokens are filled. `unit` tokens
 /// share their pages, so blocks begin and end at multiples of it where possible: pages of a part would stay in memory
-/// beside its blob.
+/// beside its blob. Where [`leaves_parts_raw`], only tokens of pages that are cold as a whole are submitted.
 pub(super) fn cold_blocks(
     rules: &LosslessRules,
     layer: u32,
@@ -47,9 +54,13 @@ pub(super) fn cold_blocks(
     unit: u32,
 ) -> Result<Vec<(u32, u32)>> {
     // Blocks shorter than two units share pages anyway, and aligned they would leave too many tokens raw.
-    let unit = if unit <= rules.block_tokens / 2 { unit } else { 1 };
-    let begin = len.min(rules.hot_sink_tokens.next_multiple_of(unit));
-    let end = len.saturating_sub(rules.hot_recent_tokens).max(begin);
+    let (pages, unit) = match unit {
+        unit if leaves_parts_raw(rules, unit) => (unit, 1),
+        unit if unit > rules.block_tokens / 2 => (1, 1),
+        unit => (1, unit),
+    };
+    let begin = len.min(rules.hot_sink_tokens.next_multiple_of(pages.max(unit)));
+    let end = (len.saturating_sub(rules.hot_recent_tokens) / pages * pages).max(begin);
     let (mut size, mut left) = (rules.block_tokens, rules.grouped_step_tokens.max(rules.block_tokens));
     if first && rules.bootstrap_tokens > 0 {
         // The first block is small, so that the end of a prompt is quick. Its length differs from layer to layer, so that

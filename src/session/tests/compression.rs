@@ -2,6 +2,7 @@
 
 use super::chat::Chat;
 use crate::host::packing::flash;
+use crate::layout::Spec;
 use crate::status::Status;
 use crate::sys::memory::shortage;
 use serde_json::{Value, json};
@@ -69,6 +70,25 @@ fn stored_tokens_leave_memory_and_leave_it_again_without_encoding() {
         assert!(metrics.h2o_released_bytes >= f64::from(round + 1) * first.h2o_released_bytes * 0.9);
     }
     chat.begin_whole(0);
+}
+
+#[test]
+fn tokens_whose_pages_cannot_leave_memory_stay_raw() {
+    // V is [dim][token]: 2048 tokens share a page.
+    let spec = Spec { flash_block: 8192, ..flash(1, 64, 1, 8192) };
+    let mut chat = Chat::new(config("store", 0), 1, spec);
+    for (tokens, stored) in [(2000, 0.0), (2111, 0.0), (1, 2048.0)] {
+        chat.step(0, tokens);
+        let metrics = chat.total();
+        assert_eq!(metrics.h2o_lossless_raw_bytes.max(0.0), stored * 256.0);
+        assert!(metrics.h2o_resident_saved_bytes >= stored * 64.0, "{metrics:?}");
+    }
+    chat.begin_whole(0);
+    assert_eq!(
+        chat.session.warnings().unwrap(),
+        "layer 0 (1 in all) has V of 2048 tokens in each page (flash_block, h_pack): tokens are compressed once all of \
+         their page are cold, others stay raw"
+    );
 }
 
 #[test]
