@@ -65,7 +65,8 @@ typedef struct mnnkv_memory_stats {
     uint64_t quantised_tokens;
     /// raw_bytes + block_bytes + working_bytes.
     uint64_t bytes;
-    /// Raw tokens in the host's buffers; of a layer that was loaded, those that its next begin writes there.
+    /// Raw tokens in the host's buffers, with the padding of their layout; of a layer that was loaded, those that its
+    /// next begin writes there, without padding.
     uint64_t raw_bytes;
     /// Blocks, and what is known of those in the file.
     uint64_t block_bytes;

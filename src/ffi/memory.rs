@@ -60,7 +60,8 @@ pub struct mnnkv_memory_stats {
     pub quantised_tokens: u64,
     /// raw_bytes + block_bytes + working_bytes.
     pub bytes: u64,
-    /// Raw tokens in the host's buffers; of a layer that was loaded, those that its next begin writes there.
+    /// Raw tokens in the host's buffers, with the padding of their layout; of a layer that was loaded, those that its
+    /// next begin writes there, without padding.
     pub raw_bytes: u64,
     /// Blocks, and what is known of those in the file.
     pub block_bytes: u64,

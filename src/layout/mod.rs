@@ -245,6 +245,11 @@ impl Layout {
         self.rows
     }
 
+    /// Bytes that a token takes in the buffers: as [`Rows::token_bytes`], with padding and the scales of INT8 V.
+    pub fn token_bytes(&self) -> usize {
+        self.key.token_bytes() + self.value.token_bytes() + self.key_sums.map_or(0, |sums| sums.token_bytes())
+    }
+
     /// Tokens the buffers have room for.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens

@@ -228,6 +228,11 @@ impl Tensor {
         (self.heads - 1) * self.head_stride + self.head_len
     }
 
+    /// Bytes of a token of all heads: its part of its block, padding included.
+    pub(super) fn token_bytes(&self) -> usize {
+        self.heads * self.block_len.div_ceil(self.plane().block)
+    }
+
     /// Bytes from one block to the next.
     pub(super) fn block_stride(&self) -> usize {
         self.block_stride

@@ -14,7 +14,7 @@ use super::offload::Offload;
 use super::pins::Pins;
 use super::{Session, State};
 use crate::attend::{self, Arrived, BLOCK, Blocks, Cell, Found, Reads, Work};
-use crate::layout::Rows;
+use crate::layout::{Layout, Rows};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
 use crate::sys::{memory, pages};
@@ -33,18 +33,38 @@ const WORKING_PART: u64 = 8;
 /// Bytes of lists and sketches that may be free in the heap before it returns them to the system.
 const FREE: usize = 1 << 20;
 
+/// The tokens of a layer, and the bytes that one takes in the host's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    rows: Rows,
+    pub(super) token: usize,
+}
+
+impl From<&Layout> for Sizes {
+    fn from(layout: &Layout) -> Self {
+        Sizes { rows: layout.rows(), token: layout.token_bytes() }
+    }
+}
+
+/// Without a layout nothing is known of padding.
+impl From<&Rows> for Sizes {
+    fn from(rows: &Rows) -> Self {
+        Sizes { rows: *rows, token: rows.token_bytes() }
+    }
+}
+
 /// What a budget needs to know of a model.
 #[derive(Clone, Copy, Debug)]
 struct Model {
     layers: usize,
-    rows: Rows,
+    sizes: Sizes,
     least_raw: u32,
     working: usize,
 }
 
 impl Model {
     fn holds(&self, bytes: u64) -> Holds {
-        Holds::new(bytes, self.layers, &self.rows, self.least_raw, self.working)
+        Holds::new(bytes, self.layers, &self.sizes, self.least_raw, self.working)
     }
 }
 
@@ -203,14 +223,14 @@ impl Budget {
         Budget { bytes: rules.bytes, rules, model: None, least: 0, holds: None, freed: 0, lossless_over: 0, offload }
     }
 
-    /// The share of a layer with such rows, whose steps append `next` tokens. `working`: bytes that no layer has.
-    pub(super) fn share(&self, layers: &[Layer], rows: &Rows, next: u32, working: usize) -> Share {
-        let token = rows.token_bytes();
+    /// The share of a layer with such tokens, whose steps append `next` of them. `working`: bytes that no layer has.
+    pub(super) fn share(&self, layers: &[Layer], sizes: &Sizes, next: u32, working: usize) -> Share {
+        let token = sizes.token;
         // A layer that has not been used yet is taken for one like this.
-        let all: usize = layers.iter().map(|layer| layer.rows.map_or(token, |_| layer.token_bytes())).sum();
+        let all: usize = layers.iter().map(|layer| layer.sizes().map_or(token, |sizes| sizes.token)).sum();
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX).saturating_sub(working) as u128 * token as u128
             / all.max(1) as u128;
-        Share::new(bytes as usize, rows, next)
+        Share::new(bytes as usize, sizes, next)
     }
 
     /// A step of a layer has ended, whose tokens stay bit for bit.
@@ -227,18 +247,21 @@ impl Budget {
         self.lossless_over
     }
 
-    /// A layer with such rows is to have tokens. `known`: the rows of each layer, `None` of those that are like the first.
+    /// A layer is to have such tokens. `known`: those of each layer, `None` of layers that are like the first.
     /// INVALID_ARGUMENT: if a budget like this can never hold.
     pub(super) fn check(
         &mut self,
-        known: impl Iterator<Item = Option<Rows>> + Clone,
-        rows: &Rows,
+        known: impl Iterator<Item = Option<Sizes>> + Clone,
+        sizes: &Sizes,
         least_raw: u32,
         working: usize,
     ) -> Result<()> {
         let layers = known.clone().count();
-        let model = self.model.unwrap_or(Model { layers, rows: *rows, least_raw, working });
-        let all = known.map(|known| known.unwrap_or(model.rows));
+        let mut model = self.model.unwrap_or(Model { layers, sizes: *sizes, least_raw, working });
+        if model.sizes.rows == sizes.rows {
+            model.sizes = *sizes;
+        }
+        let all = known.map(|known| known.unwrap_or(model.sizes));
         let least = holds::least_bytes(all, least_raw, model.working);
         let budget = self.rules.bytes.max(self.bytes);
         if budget < least {
@@ -249,7 +272,7 @@ impl Budget {
                 budget as f64 / 1e6,
                 (least as f64 / 1e5).ceil() / 10.0,
                 model.working.max(LEAST_WORKING) as f64 / 1e6,
-                rows.token_bytes()
+                sizes.token
             );
         }
         (self.model, self.least) = (Some(model), least);
@@ -272,10 +295,10 @@ impl Budget {
     fn fit_all(&mut self, layers: &mut [Layer], working: usize) {
         for at in 0..layers.len() {
             let layer = &layers[at];
-            if let (None, Some(rows)) = (&layer.step, layer.rows) {
+            if let (None, Some(sizes)) = (&layer.step, layer.sizes()) {
                 // The tokens of a prompt's chunk leave in the next begin, and no block makes room for them.
                 let raw = layer.lengths.physical.saturating_sub(layer.chunk);
-                let share = self.share(layers, &rows, 1, working);
+                let share = self.share(layers, &sizes, 1, working);
                 layers[at].fit(Found::default(), Some(&share), raw, self.offload.as_mut());
             }
         }
@@ -399,8 +422,8 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
 }
 
 impl Share {
-    fn new(bytes: usize, rows: &Rows, next: u32) -> Self {
-        let (token, pages) = (rows.token_bytes(), 2 * rows.heads * pages::page_size());
+    fn new(bytes: usize, sizes: &Sizes, next: u32) -> Self {
+        let (token, pages) = (sizes.token, 2 * sizes.rows.heads * pages::page_size());
         Share { bytes, token, pages, next: if next as usize > BLOCK { 0 } else { next.max(1) } }
     }
 

@@ -139,12 +139,12 @@ impl Session {
         }
         if let Some(budget) = budget {
             let of = |number| loaded.iter().find(|from| from.number == number).map(|from| from.rows);
-            let known = layers.iter().map(|own| of(own.number).or(own.rows));
+            let known = layers.iter().map(|own| of(own.number).map(|rows| (&rows).into()).or(own.sizes()));
             // One check is of all layers.
             let first =
                 |from: &LoadedLayer| Some((from.rows, layers[from.number as usize].quant.as_ref()?.least_raw()));
             if let Some((rows, least_raw)) = loaded.iter().find_map(first) {
-                budget.check(known, &rows, least_raw, working)?;
+                budget.check(known, &(&rows).into(), least_raw, working)?;
             }
         }
         let mut attached = Vec::new();

@@ -1,6 +1,6 @@
 //! One layer: the checks of the host's contract, its lengths, its open step, and its owners.
 
-use super::budget::Share;
+use super::budget::{Share, Sizes};
 use super::config::Config;
 use super::eviction::Eviction;
 use super::lanes::Wanted;
@@ -299,8 +299,15 @@ impl Layer {
         self.used
     }
 
+    /// The tokens as the last call's cache had them; `None` after a reset.
+    pub(super) fn sizes(&self) -> Option<Sizes> {
+        let rows = self.rows?;
+        Some(self.seen_layout().filter(|layout| layout.rows() == rows).map_or((&rows).into(), Sizes::from))
+    }
+
+    /// Bytes that a token takes in the host's buffers.
     pub(super) fn token_bytes(&self) -> usize {
-        self.rows.map_or(0, |rows| rows.token_bytes())
+        self.sizes().map_or(0, |sizes| sizes.token)
     }
 
     /// Raw bytes of the tokens in the cache.

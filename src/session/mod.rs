@@ -35,11 +35,11 @@ pub use layer::CacheLengths;
 
 use crate::attend::{self, Found, Work};
 use crate::h2o::BlockSums;
-use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair, Rows};
+use crate::layout::{self, Cache, Head, HeadMut, Kind, Layout, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
 use crate::sys::{Mutex, MutexGuard, memory};
-use budget::{Budget, Share};
+use budget::{Budget, Share, Sizes};
 use config::Config;
 use eviction::ClosingStep;
 use lanes::Lanes;
@@ -165,8 +165,7 @@ impl Session {
         found.check_closed(kv_len)?;
         found.check_cache(cache.as_ref(), kv_len)?;
         lanes.reserve()?;
-        let rows = cache.as_ref().map(|cache| cache.layout.rows());
-        let share = share(budget, layers, layer, rows, working?)?;
+        let share = share(budget, layers, layer, cache.as_ref().map(|cache| cache.layout), working?)?;
         let layer = find(layers, layer)?;
 
         let by_head = self.restores_heads && cache.as_ref().is_some_and(|cache| cache.layout.has_heads_apart());
@@ -232,8 +231,7 @@ impl Session {
         lanes.close(layer.number);
         let found = self.attending[at].close();
         layer.close(Some(&cache), store);
-        let rows = cache.layout.rows();
-        let share = budget.as_ref().map(|budget| budget.share(layers, &rows, added, working));
+        let share = budget.as_ref().map(|budget| budget.share(layers, &cache.layout.into(), added, working));
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - if added as usize > attend::BLOCK { added } else { 0 };
@@ -244,7 +242,7 @@ impl Session {
         }
         let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
         let layer = &mut layers[at];
-        let (len, token_bytes) = (layer.lengths.physical, layer.token_bytes());
+        let (len, token_bytes) = (layer.lengths.physical, cache.layout.rows().token_bytes());
         layer.release_again(store, &mut cache);
         if let Some(lossless) = &mut layer.lossless {
             lossless.end(store, cache, len, token_bytes, raw_bytes);
@@ -471,22 +469,22 @@ impl Session {
     }
 }
 
-/// The share that a layer with such rows has of the budget.
+/// The share that a layer with such a cache has of the budget.
 /// INVALID_ARGUMENT: if the budget is too small for the model.
 fn share(
     budget: &mut Option<Budget>,
     layers: &[Layer],
     layer: u32,
-    rows: Option<Rows>,
+    layout: Option<&Layout>,
     working: usize,
 ) -> Result<Option<Share>> {
-    let Some((budget, rows)) = budget.as_mut().zip(rows) else { return Ok(None) };
-    let layer = &layers[layer as usize];
-    if let Some(quant) = layer.quant.as_ref().filter(|_| !budget.is_checked() || layer.rows.is_none()) {
-        let known = layers.iter().map(|other| other.rows.or((other.number == layer.number).then_some(rows)));
-        budget.check(known, &rows, quant.least_raw(), working)?;
+    let Some((budget, layout)) = budget.as_mut().zip(layout) else { return Ok(None) };
+    let (layer, sizes) = (&layers[layer as usize], Sizes::from(layout));
+    if let Some(quant) = layer.quant.as_ref().filter(|_| !budget.is_checked() || layer.sizes() != Some(sizes)) {
+        let of = |other: &Layer| if other.number == layer.number { Some(sizes) } else { other.sizes() };
+        budget.check(layers.iter().map(of), &sizes, quant.least_raw(), working)?;
     }
-    Ok(Some(budget.share(layers, &rows, layer.last_step, working)))
+    Ok(Some(budget.share(layers, &sizes, layer.last_step, working)))
 }
 
 fn find(layers: &mut [Layer], layer: u32) -> Result<&mut Layer> {

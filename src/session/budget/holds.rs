@@ -1,6 +1,6 @@
 //! What a budget holds, before a chat runs.
 
-use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_SKETCHES, Share};
+use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_SKETCHES, Share, Sizes};
 use crate::attend::{BLOCK, Basis, Blocks};
 use crate::layout::Rows;
 use crate::session::config;
@@ -26,16 +26,16 @@ impl Holds {
     /// such rows stay raw, whatever they take: K or V is quantised, or blocks cannot have heads of this size.
     pub fn of(bytes: u64, layers: u32, rows: &Rows) -> Option<Self> {
         let least_raw = quant::least_raw(config::SINK_TOKENS);
-        quant::shape(rows).map(|_| Holds::new(bytes, layers as usize, rows, least_raw, 0))
+        quant::shape(rows).map(|_| Holds::new(bytes, layers as usize, &rows.into(), least_raw, 0))
     }
 
     /// `least_raw`: tokens of a layer that stay raw. `working`: bytes that no layer has.
-    pub(in crate::session) fn new(bytes: u64, layers: usize, rows: &Rows, least_raw: u32, working: usize) -> Self {
-        let layers = layers.max(1);
-        let least_bytes = least_bytes(std::iter::repeat_n(*rows, layers), least_raw, working);
+    pub(in crate::session) fn new(bytes: u64, layers: usize, sizes: &Sizes, least_raw: u32, working: usize) -> Self {
+        let (layers, rows) = (layers.max(1), &sizes.rows);
+        let least_bytes = least_bytes(std::iter::repeat_n(*sizes, layers), least_raw, working);
         let working = working.max(LEAST_WORKING) as u64;
         let bytes = usize::try_from(bytes.saturating_sub(working) / layers as u64).unwrap_or(usize::MAX);
-        let share = Share::new(bytes, rows, 1);
+        let share = Share::new(bytes, sizes, 1);
         let raw_tokens = (share.bytes.saturating_sub(share.pages) / share.token.max(1)) as u64;
         let Some(shape) = quant::shape(rows) else {
             let [quantised_tokens, file_tokens] = [raw_tokens; 2];
@@ -55,17 +55,16 @@ impl Holds {
 }
 
 /// The least share of a layer.
-fn layer_bytes(rows: &Rows, least_raw: u32) -> u64 {
-    let share = Share::new(0, rows, 1);
+fn layer_bytes(sizes: &Sizes, least_raw: u32) -> u64 {
+    let (share, rows) = (Share::new(0, sizes, 1), &sizes.rows);
     let blocks = quant::shape(rows).map_or(0, |shape| LEAST_BLOCKS * Blocks::block_bytes(shape, rows.heads));
     (least_raw as u64).saturating_mul(share.token as u64) + (share.pages + blocks) as u64
 }
 
-/// The least budget of layers with such rows, whose shares are by the sizes of their tokens.
-pub(super) fn least_bytes(layers: impl Iterator<Item = Rows> + Clone, least_raw: u32, working: usize) -> u64 {
-    let token = |rows: &Rows| rows.token_bytes() as u128;
-    let all: u128 = layers.clone().map(|rows| token(&rows)).sum();
-    let needed = |rows: Rows| (layer_bytes(&rows, least_raw) as u128 * all).div_ceil(token(&rows).max(1));
+/// The least budget of layers with such tokens, whose shares are by the sizes of their tokens.
+pub(super) fn least_bytes(layers: impl Iterator<Item = Sizes> + Clone, least_raw: u32, working: usize) -> u64 {
+    let all: u128 = layers.clone().map(|sizes| sizes.token as u128).sum();
+    let needed = |sizes: Sizes| (layer_bytes(&sizes, least_raw) as u128 * all).div_ceil(sizes.token.max(1) as u128);
     let most = layers.map(needed).max().unwrap_or(0);
     u64::try_from(most).unwrap_or(u64::MAX).saturating_add(working.max(LEAST_WORKING) as u64)
 }

@@ -245,7 +245,8 @@ fn metrics_that_were_not_measured_are_absent() {
     assert_eq!(chat.session.metrics_json().unwrap(), "{\"layers\":[]}");
     chat.look(1, 3, |_, _| 1.0);
     let metrics = chat.metrics(1);
-    assert_eq!((metrics.h2o_logical_tokens, metrics.h2o_reclaimable_bytes), (3.0, 29.0 * 4.0));
+    // A token has one dim, and V of it takes 4.
+    assert_eq!((metrics.h2o_logical_tokens, metrics.h2o_reclaimable_bytes), (3.0, 29.0 * 10.0));
     assert!(metrics.h2o_keep_ratio.is_nan() && metrics.h2o_lossless_ratio.is_nan());
     assert!(chat.metrics(0).h2o_logical_tokens.is_nan());
     let json: Value = serde_json::from_str(&chat.session.metrics_json().unwrap()).unwrap();

@@ -42,7 +42,7 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
         let file = if mode == Mode::Offloads { &file } else { "" };
         chat.session = session(&format!(r#"{{"kv_memory_bytes": {bytes}{file}}}"#));
         let rows = chat.layout.rows();
-        let holds = |working| Holds::new(bytes, 1, &rows, 16 + 95, working);
+        let holds = |working| Holds::new(bytes, 1, &(&rows).into(), 16 + 95, working);
         assert_eq!(Holds::of(bytes, 1, &rows), Some(holds(0)));
         let [raw, quantised, away] = grow(&mut chat);
         let stats = chat.session.memory_stats().unwrap();
@@ -136,6 +136,27 @@ fn steps_whose_tokens_stay_bit_for_bit_count_once_they_exceed_the_budget() {
         assert_eq!(!said.is_empty(), over > 0, "{said}");
     }
     assert!(fit > 10 && over > 10, "{fit} steps, {over} above the budget");
+}
+
+#[test]
+fn raw_tokens_of_a_budget_take_the_bytes_that_they_have_in_the_hosts_buffers() {
+    // V has 64 dims for 24, so that a token of 2 heads takes 2 * (24 + 64) * 2 bytes.
+    let (layout, token, budget) = (layout(Dtype::F16, [2, 64, 64], 4096), 352, 400_000);
+    for lossless in [false, true] {
+        let session = session(&format!(r#"{{"kv_lossless": {lossless}, "kv_memory_bytes": {budget}}}"#));
+        let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+        let mut kv_len = 0;
+        for _ in 0..60 {
+            let len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap();
+            kv_len = len + 50;
+            session.end(0, 0, 0, Cache::new(&layout, &mut key, &mut value).unwrap(), kv_len).unwrap();
+            let stats = session.memory_stats().unwrap();
+            // The first 16 tokens and the last 256 are never compressed.
+            let raw = u64::from(if lossless { kv_len.min(272) } else { kv_len });
+            assert!(stats.raw_bytes >= raw * token && stats.raw_bytes <= u64::from(kv_len) * token, "{stats:?}");
+            assert!(stats.raw_tokens * token <= budget && (lossless || stats.bytes <= budget), "{stats:?}");
+        }
+    }
 }
 
 #[test]
