@@ -81,7 +81,7 @@ typedef struct mnnkv_attend {
 /// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
 /// else to 0: the host's then reads the cache, which has all tokens. Call it after begin; between steps it says whether
 /// kv_quant is set, or the layer has quantised tokens, or has dropped some since its reset. Always 0 once begin or end was
-/// given a cache that the host quantises.
+/// given a cache that the host quantises; after a begin without buffers it may be 1 for such a layer.
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
                                    uint32_t layer,

@@ -45,7 +45,8 @@ typedef struct mnnkv_state_tensor {
     uint64_t rows;
     /// Bytes of a row: whole words, or whole blocks.
     uint64_t row_bytes;
-    /// Bytes from a row to the next; 0 = row_bytes. Rows of two tensors may alternate only if stride and rows are equal.
+    /// Bytes from a row to the next; 0 = row_bytes. Rows of two tensors may alternate only if stride and rows are
+    /// equal, and the first rows of both lie within one stride.
     uint64_t stride;
 } mnnkv_state_tensor;
 
@@ -60,7 +61,7 @@ typedef struct mnnkv_state_options {
 } mnnkv_state_options;
 
 /// The largest blob of src_len bytes with these tensors: a little over src_len. 0 where mnnkv_state_encode would return
-/// INVALID_ARGUMENT.
+/// INVALID_ARGUMENT or UNSUPPORTED.
 size_t mnnkv_state_bound(size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors);
 
 /// Encodes a buffer, bit for bit. src may have any length, also 0.
@@ -69,6 +70,7 @@ size_t mnnkv_state_bound(size_t src_len, const mnnkv_state_tensor *tensors, size
 /// dst_len: bytes written.
 /// INVALID_ARGUMENT: if a tensor is out of range, overlaps another, or has rows that are no whole words or blocks; the
 /// text names its index
+/// UNSUPPORTED: if a dtype is TQ3 or TQ4
 /// BUFFER_TOO_SMALL: if dst_cap is below mnnkv_state_bound, which is then *dst_len
 /// OUT_OF_MEMORY: if memory is refused
 ///

@@ -49,6 +49,8 @@ const _: () = assert!(
 ///   K [token][head][dim]    key_token_stride N
 ///   V [token][head][dim]    value_token_stride N, flash_block 1
 ///   V [head][dim][token]    value_token_stride 0, flash_block max_tokens (transposed V)
+///
+/// K and V are two buffers that do not overlap: K and V of a token in one interleaved buffer have no layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_layout {

@@ -44,7 +44,8 @@ pub struct mnnkv_state_tensor {
     pub rows: u64,
     /// Bytes of a row: whole words, or whole blocks.
     pub row_bytes: u64,
-    /// Bytes from a row to the next; 0 = row_bytes. Rows of two tensors may alternate only if stride and rows are equal.
+    /// Bytes from a row to the next; 0 = row_bytes. Rows of two tensors may alternate only if stride and rows are
+    /// equal, and the first rows of both lie within one stride.
     pub stride: u64,
 }
 
@@ -157,7 +158,7 @@ fn set_len(dst_len: &Out<usize>, result: Result<usize>) -> Result<()> {
 }
 
 /// The largest blob of src_len bytes with these tensors: a little over src_len. 0 where mnnkv_state_encode would return
-/// INVALID_ARGUMENT.
+/// INVALID_ARGUMENT or UNSUPPORTED.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_state_bound(
     src_len: usize,
@@ -177,6 +178,7 @@ pub unsafe extern "C" fn mnnkv_state_bound(
 /// dst_len: bytes written.
 /// INVALID_ARGUMENT: if a tensor is out of range, overlaps another, or has rows that are no whole words or blocks; the
 /// text names its index
+/// UNSUPPORTED: if a dtype is TQ3 or TQ4
 /// BUFFER_TOO_SMALL: if dst_cap is below mnnkv_state_bound, which is then *dst_len
 /// OUT_OF_MEMORY: if memory is refused
 ///

@@ -84,7 +84,8 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
     }))
 }
 
-/// Returns the logical positions of a layer's tokens, in physical order; of an open layer, as begin left them.
+/// Returns the logical positions of the tokens in a layer's cache, in physical order; of an open layer, as begin left
+/// them. Quantised tokens (attend.h) are not in it; stored ones (kv_lossless) are.
 /// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed

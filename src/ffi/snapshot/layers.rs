@@ -35,7 +35,8 @@ use crate::status::bail;
 /// options: as of mnnkv_session_park. Tokens that are parked are written as they were encoded then.
 /// cache: as of mnnkv_session_park. Where all tokens are parked, or loaded and not begun since, layout, key and value may be
 /// NULL, unless V is INT8; kv_len is always read.
-/// written: tokens of the layer written; may be NULL.
+/// written: tokens of the layer written; may be NULL. A layer that was given no cache since create or
+/// its reset has no tokens, and is not recorded unless the snapshot has it already.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
 /// BUSY: if the session is interrupted
 /// CORRUPT: if tokens in the store do not decode, or tokens that a file alone has are damaged there
@@ -77,10 +78,11 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
 /// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped,
-/// but with a budget: the scores by which blocks leave memory begin anew.
+/// but with a budget: the scores by which blocks leave memory begin anew, and the last step's length, for which room is
+/// kept, is unknown, so that tokens may stay raw for a step longer.
 /// INVALID_ARGUMENT: if layer is out of range or open, the snapshot has more layers than the session, or the budget is too
 /// small for them (memory.h)
-/// NOT_FOUND: if the snapshot has not the layer
+/// NOT_FOUND: if the snapshot has not the layer, such as one that append did not record
 /// UNSUPPORTED: if the layer has quantised tokens, and the session keeps that layer raw: by its config (neither kv_quant nor a
 ///     budget, kv_lossless, or a later kv_quant_layer_start), or since its host does not attend
 /// CORRUPT: if the layer or one of its tokens is damaged; other layers can still be loaded
