@@ -20,7 +20,7 @@ mod plan_config;
 mod token_scores;
 
 pub use aggregation::{Aggregation, update_scores};
-pub use attention::{Accumulator, BlockSums, MAX_TOKENS, Missing, SumFields, Sums, mass_to_f64};
+pub use attention::{Accumulator, BlockSums, Joints, MAX_TOKENS, SumFields, Sums, mass_to_f64};
 pub use block_scores::{BlockScores, SavedScores, ScoredStep};
 pub use inverse_rope::{Angles, InverseRope};
 pub use plan::{Amounts, Plan, plan, plan_pinned};

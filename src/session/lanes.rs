@@ -3,7 +3,7 @@
 //! One thread at a time uses a lane, without locks: its claim on the lane never blocks. Calls that open or close a step
 //! claim all lanes.
 
-use crate::h2o::{self, Accumulator, BlockSums, Missing};
+use crate::h2o::{self, Accumulator, BlockSums, Joints};
 use crate::layout::{Head, HeadMut};
 use crate::status::{Error, Result, bail, error};
 use crate::store::{HeadReader, StoredLayer};
@@ -289,11 +289,11 @@ impl AllLanes<'_> {
     pub(super) fn gather(&self, layer: u32) -> Result<Gathered> {
         let mut gathered = Gathered::default();
         let mut masses: Vec<u128> = Vec::new();
-        let mut missing = Missing::default();
+        let mut joints = Joints::default();
         for lane in self.0.iter() {
             let Some(lane) = lane.sums(layer) else { continue };
             gathered.token_end = gathered.token_end.max(lane.token_end());
-            missing.add(lane.missing());
+            joints.add(lane.joints());
             let sums = lane.sums();
             gathered.heads += sums.heads;
             gathered.rows += sums.rows;
@@ -302,13 +302,11 @@ impl AllLanes<'_> {
             }
             masses.iter_mut().zip(&sums.masses).for_each(|(sum, mass)| *sum = sum.saturating_add(*mass));
         }
-        if missing != Missing::default() {
+        if joints != Joints::default() {
             bail!(
                 InvalidArgument,
-                "block sums of split rows of layer {layer} lack {} tokens and {} last parts; each token of a row expected \
-                 once",
-                missing.tokens,
-                missing.rows
+                "parts of split rows of layer {layer} lack a token or have one twice: for each part without LAST (2) in its \
+                 flags, one without FIRST (1) expected that begins where it ends, and no others"
             );
         }
         gathered.masses = memory::collect(masses.into_iter().map(h2o::mass_to_f64))?;

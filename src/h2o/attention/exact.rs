@@ -39,28 +39,32 @@ impl Sums {
     }
 }
 
-/// The tokens and last parts that split rows lack: both numbers are 0 where each row has each of its tokens once.
+/// Where parts of split rows begin, less where parts end, but for the first begins and the last ends of rows: a sum of
+/// hashes, one for each row. It is 0 where every part that is not the last of its rows is followed by one, and every one
+/// that is not the first follows one. Rows then have each of their tokens once, since a part ends behind its begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Missing {
-    /// Last parts less first ones, in rows.
-    pub rows: i128,
-    /// Tokens of all rows.
-    pub tokens: i128,
+pub struct Joints(u64);
+
+impl Joints {
+    /// Adds those of other parts.
+    pub fn add(&mut self, other: Joints) {
+        self.0 = self.0.wrapping_add(other.0);
+    }
+
+    /// Those of a part.
+    fn of(part: &BlockSums<'_>) -> Self {
+        let begin = if part.first { 0 } else { hash(part.token_begin) };
+        let end = if part.last { 0 } else { hash(part.token_end) };
+        Joints(begin.wrapping_sub(end).wrapping_mul(part.rows as u64))
+    }
 }
 
-impl Missing {
-    /// Adds what other parts lack.
-    pub fn add(&mut self, other: Missing) {
-        self.rows += other.rows;
-        self.tokens += other.tokens;
-    }
-
-    /// The gap of a part: the tokens before it or behind it, where it is not the first or the last.
-    fn of(part: &BlockSums<'_>) -> Self {
-        let (rows, end, tokens) = (part.rows as i128, i128::from(part.token_end), i128::from(part.tokens));
-        let ends = if part.last { end } else { 0 } - if part.first { end - tokens } else { 0 };
-        Missing { rows: rows * (i128::from(part.first) - i128::from(part.last)), tokens: rows * (ends - tokens) }
-    }
+/// A number whose sums over different positions differ (the finalizer of SplitMix64).
+fn hash(token: u32) -> u64 {
+    let mut bits = u64::from(token).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
 }
 
 /// The sums of one lane over the heads of one step of one layer.
@@ -72,7 +76,7 @@ pub struct Accumulator {
     sums: Sums,
     /// The token after the last of all heads.
     token_end: u32,
-    missing: Missing,
+    joints: Joints,
     /// Working memory: `[block]`, the masses of one head.
     blocks: Vec<f64>,
 }
@@ -80,7 +84,7 @@ pub struct Accumulator {
 impl Accumulator {
     /// Drops all sums. Retains the memory. `block_tokens`: tokens of a block, at least 1.
     pub fn start(&mut self, block_tokens: usize) {
-        (self.block_tokens, self.token_end, self.missing) = (block_tokens, 0, Missing::default());
+        (self.block_tokens, self.token_end, self.joints) = (block_tokens, 0, Joints::default());
         self.sums.clear();
     }
 
@@ -112,7 +116,7 @@ impl Accumulator {
             self.sums.heads += heads as u64;
             self.sums.rows += rows as u64;
         }
-        self.missing.add(Missing::of(given));
+        self.joints.add(Joints::of(given));
         self.token_end = self.token_end.max(given.token_end);
         Ok(())
     }
@@ -122,9 +126,9 @@ impl Accumulator {
         &self.sums
     }
 
-    /// The tokens and last parts that split rows lack.
-    pub fn missing(&self) -> Missing {
-        self.missing
+    /// Those of the parts of split rows.
+    pub fn joints(&self) -> Joints {
+        self.joints
     }
 
     /// The token after the last of all heads.

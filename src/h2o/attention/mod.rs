@@ -11,4 +11,4 @@ mod exact;
 mod tests;
 
 pub use block_sums::{BlockSums, MAX_TOKENS, SumFields};
-pub use exact::{Accumulator, Missing, Sums, mass_to_f64};
+pub use exact::{Accumulator, Joints, Sums, mass_to_f64};

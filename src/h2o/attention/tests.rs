@@ -83,12 +83,12 @@ proptest! {
                 parts.swap(0, at);
                 parts[0].add_to(&mut lanes[random.below(4)]).unwrap();
             }
-            let (mut masses, mut missing) = (vec![0; tokens.div_ceil(block_tokens)], Missing::default());
+            let (mut masses, mut joints) = (vec![0; tokens.div_ceil(block_tokens)], Joints::default());
             for lane in &lanes {
                 masses.iter_mut().zip(&lane.sums().masses).for_each(|(sum, mass)| *sum += mass);
-                missing.add(lane.missing());
+                joints.add(lane.joints());
             }
-            prop_assert_eq!(missing, Missing::default());
+            prop_assert_eq!(joints, Joints::default());
             prop_assert_eq!(lanes.iter().map(|lane| lane.sums().heads).sum::<u64>(), heads as u64);
             prop_assert_eq!(lanes.iter().map(|lane| lane.sums().rows).sum::<u64>(), (heads * rows) as u64);
             prop_assert_eq!(lanes.iter().map(Accumulator::token_end).max(), Some(tokens));
@@ -125,7 +125,7 @@ fn a_start_forgets_all_sums() {
     let part = Owned::of(1, 4, 0..8, &[1.0; 2]);
     Owned { fields: SumFields { flags: 1, ..part.fields }, ..part }.add_to(&mut scores).unwrap();
     scores.start(2);
-    assert!(scores.sums().masses.is_empty() && scores.missing() == Missing::default());
+    assert!(scores.sums().masses.is_empty() && scores.joints() == Joints::default());
     assert_eq!((scores.sums().heads, scores.sums().rows, scores.token_end()), (0, 0, 0));
     Owned::of(1, 2, 0..2, &[0.5]).add_to(&mut scores).unwrap();
     assert_eq!(numbers(&scores), [0.5]);

@@ -94,6 +94,8 @@ fn parts_of_split_rows_must_have_each_token_once() {
         (vec![a, b, b, c], false),
         (vec![a, b, c, c], false),
         (vec![a, b, (2, 39, END)], false),
+        (vec![a, (0, 0, 20), c], false),
+        (vec![a, (0, 40, 60), (0, 40, 60), (2, 60, END)], false),
         (vec![(3, 0, END), b], false),
         (vec![(3, 0, END)], true),
         (vec![c, a, b], true),
