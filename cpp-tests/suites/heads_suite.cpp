@@ -137,6 +137,9 @@ TEST_F(Heads, AreNeitherRestoredNorForgottenWhereTheyComeToLieInEachOther) {
     other.key = key.data();
     other.value = value.data();
     EXPECT_TRUE(refuses(MNNKV_STALE, "layout", [&] { return session_.restore(0, 0, 0, heads, other).code(); }));
+    EXPECT_TRUE(refuses(bad, "head_count", [&] { return session_.restore(0, 0, 1, heads, other).code(); }));
+    EXPECT_TRUE(refuses(bad, "head_begin", [&] { return session_.released(0, 0, heads, 1, other).code(); }));
+    EXPECT_TRUE(refuses(bad, "lane", [&] { return session_.released(0, 1, 0, heads, other).code(); }));
     ASSERT_TRUE(ok(session_.restore(0, 0, 0, heads, layer_->cache()).code()));
     EXPECT_TRUE(layer_->whole());
     layer_->append(1);

@@ -31,7 +31,7 @@ use super::session::mnnkv_session;
 use super::status::mnnkv_status;
 use crate::layout::{Head, HeadMut, Layout};
 use crate::session::Session;
-use crate::status::{Result, Status, bail, error};
+use crate::status::{Result, bail};
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -64,7 +64,7 @@ unsafe fn given_cache(cache: *const mnnkv_cache) -> Result<mnnkv_cache> {
 /// Pointers are NULL or as the header says.
 unsafe fn for_each_head(
     session: *const mnnkv_session,
-    layer: u32,
+    (layer, lane): (u32, u32),
     cache: *const mnnkv_cache,
     (head_begin, head_count): (u32, u32),
     mut body: impl FnMut(&Session, u32, HeadMut<'_>) -> Result<()>,
@@ -75,23 +75,22 @@ unsafe fn for_each_head(
         let cache = given_cache(cache)?;
         let given = given::checked(cache.layout)?;
         let layout = &given.layout;
-        if !layout.has_heads_apart() {
-            // Begin has restored such a cache, unless it was another one then.
-            let heads = head_begin..head_begin.saturating_add(head_count);
-            return session.check_heads(layer, heads).map_err(|error| match error.status() {
-                Status::NotFound => error!(
-                    Stale,
-                    "layer {layer} has stored tokens, and the layout, whose heads lie in each other, is not that of begin"
-                ),
-                _ => error,
-            });
-        }
         let heads = layout.rows().heads as u32;
         if head_begin.checked_add(head_count).is_none_or(|end| end > heads) {
             bail!(
                 InvalidArgument,
                 "head_begin is {head_begin} and head_count {head_count}; the layout has {heads} KV heads"
             );
+        }
+        if !layout.has_heads_apart() {
+            // Begin has restored such a cache, unless it was another one then.
+            if session.has_stored(layer, lane)? {
+                bail!(
+                    Stale,
+                    "layer {layer} has stored tokens, and the layout, whose heads lie in each other, is not that of begin"
+                );
+            }
+            return Ok(());
         }
         let (all_key, all_value) = (layout.key_bytes(), layout.value_bytes());
         pointer::disjoint((cache.key, all_key, "key"), (cache.value, all_value, "value"))?;
@@ -167,7 +166,7 @@ pub unsafe extern "C" fn mnnkv_session_restore(
     head_count: u32,
     cache: *const mnnkv_cache,
 ) -> mnnkv_status {
-    body!(for_each_head(session, layer, cache, (head_begin, head_count), |session, head, to| {
+    body!(for_each_head(session, (layer, lane), cache, (head_begin, head_count), |session, head, to| {
         session.restore(layer, lane, head, to)
     }))
 }
@@ -184,7 +183,7 @@ pub unsafe extern "C" fn mnnkv_session_released(
     head_count: u32,
     cache: *const mnnkv_cache,
 ) -> mnnkv_status {
-    body!(for_each_head(session, layer, cache, (head_begin, head_count), |session, head, from| {
+    body!(for_each_head(session, (layer, lane), cache, (head_begin, head_count), |session, head, from| {
         session.released(layer, lane, head, from).map(drop)
     }))
 }

@@ -142,12 +142,17 @@ impl Lane {
         self.slot(layer).filter(|slot| slot.is_scored).map(|slot| &slot.sums)
     }
 
+    /// The stored tokens of an open layer; `None` where there are none.
+    fn stored(&self, layer: u32) -> Result<Option<&Shared<StoredLayer>>> {
+        match self.slot(layer) {
+            Some(slot) => Ok(slot.stored.as_ref()),
+            None => bail!(InvalidArgument, "layer {layer} is not open; heads are read between begin and end"),
+        }
+    }
+
     /// The reader, and the stored tokens of an open layer; `None` where there are none.
     fn reader(&mut self, layer: u32) -> Result<Option<(&mut HeadReader, Shared<StoredLayer>)>> {
-        let Some(slot) = self.slot(layer) else {
-            bail!(InvalidArgument, "layer {layer} is not open; heads are read between begin and end");
-        };
-        let Some(stored) = slot.stored.clone() else { return Ok(None) };
+        let Some(stored) = self.stored(layer)?.cloned() else { return Ok(None) };
         let reader = match self.reader.take() {
             Some(reader) => reader,
             None => memory::boxed(HeadReader::default())?,
@@ -170,6 +175,11 @@ impl Lanes {
         }
         let lanes = memory::collect((0..count).map(|_| Claim::new(Lane::default())))?;
         Ok(Lanes { lanes, window_bytes: AtomicUsize::new(0) })
+    }
+
+    /// Whether an open layer has stored tokens that a lane restores.
+    pub(super) fn has_stored(&self, layer: u32, lane: u32) -> Result<bool> {
+        self.with(lane, |lane| Ok(lane.stored(layer)?.is_some()))
     }
 
     /// Writes a head's stored tokens to its place in the cache. The claim on the head never blocks.

@@ -405,6 +405,11 @@ impl Session {
         self.lanes.release(layer, lane, head, from)
     }
 
+    /// Whether an open layer has tokens that its heads restore.
+    pub fn has_stored(&self, layer: u32, lane: u32) -> Result<bool> {
+        self.lanes.has_stored(layer, lane)
+    }
+
     /// Runs `read` on the bytes of K and of V of a head, with all `len` tokens that the cache has now: those in the cache
     /// where nothing of the layer is stored, else those of the lane's window, which change in the lane's next call.
     /// Errors are those of [`Session::restore`].
