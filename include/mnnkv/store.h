@@ -26,7 +26,7 @@ extern "C" {
 // copied to another buffer.
 //
 // Threads. Calls must not overlap, except mnnkv_store_stats. Workers encode and decode copies and blobs, and sleep when
-// idle. Memory besides the blobs: waiting copies, the prefetched layer, decode_cache_bytes, and per thread four times
+// idle. Memory besides the blobs: waiting copies, prefetched layers, decode_cache_bytes, and per thread four times
 // the raw bytes of the largest block.
 //
 // MNNKV_EXPERIMENTAL: all of this header may change. Hosts use a session.
@@ -109,7 +109,7 @@ mnnkv_status mnnkv_store_commit(mnnkv_store *store,
                                 uint64_t *released_bytes);
 
 /// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks. Takes
-/// the memory of the raw bytes until then. Without workers it does nothing.
+/// the memory of the raw bytes until then, for each layer that is prefetched. Without workers it does nothing.
 mnnkv_status mnnkv_store_prefetch(mnnkv_store *store, uint32_t layer);
 
 /// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next commit

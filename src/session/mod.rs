@@ -37,7 +37,7 @@ use crate::attend::{self, Found, Work};
 use crate::h2o::BlockSums;
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Layout, Pair};
 use crate::status::{Error, Result, bail};
-use crate::store::{KeyRotation, Settings, Store};
+use crate::store::{KeyRotation, Settings, Spares, Store};
 use crate::sys::{Mutex, MutexGuard, memory};
 use budget::{Budget, Share, Sizes};
 use config::Config;
@@ -170,13 +170,13 @@ impl Session {
 
         let by_head = self.restores_heads && cache.as_ref().is_some_and(|cache| cache.layout.has_heads_apart());
         self.interrupted.store(false, Ordering::Relaxed);
-        let mut stored = None;
+        let (mut stored, mut spares) = (None, Spares::default());
         if let Some(cache) = &mut cache {
             layer.unpark(store, cache)?;
             if let Some(lossless) = &mut layer.lossless {
                 // An eviction moves tokens, and drops those of blobs for good.
                 if !by_head || layer.eviction.has_plan() || store.has_cut(layer.number) {
-                    lossless.restore(store, cache, kv_len)?;
+                    spares = lossless.restore(store, cache, kv_len)?;
                 }
             }
             layer.lengths = layer.eviction.begin(cache, store, layer.lengths, &layer.pins)?;
@@ -191,7 +191,7 @@ impl Session {
         if let Some(lossless) = &mut layer.lossless {
             lossless.begin(store, cache.as_ref(), layer.lengths.physical);
             if !by_head {
-                lossless.prefetch_next(store);
+                lossless.prefetch_next(store, spares);
             }
         }
         let wanted = layer.open(cache.as_ref(), stored.clone());

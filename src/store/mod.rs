@@ -9,7 +9,7 @@
 //! [`Store`] is not shared: its owner (the C handle, the session) locks it. Workers never touch a cache or a block: they
 //! get copies and blobs through the [`queue`], whose lock is taken last and held for a few moves of pointers. Memory
 //! beside the blobs: copies that wait to be encoded (bounded by [`Settings::max_queue`] and
-//! [`Settings::pending_bytes`]), rows decoded ahead of one layer or room for them, decoded rows that are kept, and a few
+//! [`Settings::pending_bytes`]), rows decoded ahead, decoded rows that are kept, and a few
 //! blocks per thread.
 
 mod blob;
@@ -37,7 +37,7 @@ pub use commit::{Committed, Writes};
 pub use heads::{HeadReader, StoredLayer};
 pub use park::Parked;
 pub use piece::{KeyRotation, Packing, RawSum};
-pub use restore::Restored;
+pub use restore::{Restored, Spares};
 pub use rewrite::rewrite;
 pub use runner::{Executor, Purpose, run_one, trim_thread};
 pub use saved::{Attached, FilePiece, NewPiece, SavedRun, WritePiece};
@@ -108,8 +108,6 @@ pub struct Store {
     codec: Codec,
     rows: KvBytes,
     part: Parts,
-    /// Memory of rows that were decoded ahead, for those of the next layer.
-    spares: Vec<KvBytes>,
     /// Blocks, and their raw bytes, that wait for an encoding worker or are with one.
     encoding: usize,
     staged_bytes: usize,
@@ -140,7 +138,6 @@ impl Store {
             codec: Codec::default(),
             rows: KvBytes::new(0, 0)?,
             part: Parts::default(),
-            spares: Vec::new(),
             encoding: 0,
             staged_bytes: 0,
             unclaimed_bytes: 0,

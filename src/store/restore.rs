@@ -16,18 +16,33 @@ use std::time::Instant;
 const LEAST_RUN: usize = 16 << 10;
 
 /// The result of [`Store::restore`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Restored {
     /// Blocks written back.
     pub blocks: u64,
     /// Raw bytes written.
     pub bytes: u64,
+    /// Memory for the next prefetch.
+    pub spares: Spares,
+}
+
+/// Memory of rows that were decoded ahead. A [`Store::prefetch`] that takes it saves page faults.
+#[derive(Debug, Default)]
+pub struct Spares(Vec<KvBytes>);
+
+impl Spares {
+    /// Takes the memory of rows; drops it where memory for the list is refused.
+    fn keep(&mut self, rows: Option<KvBytes>) {
+        if let Some(rows) = rows {
+            let _ = memory::push(&mut self.0, rows);
+        }
+    }
 }
 
 impl Store {
     /// Queues the layer's released blocks for decoding, ahead of [`Store::restore`]. Never blocks. Does nothing without
     /// workers, and stops where memory or the host's executor refuses.
-    pub fn prefetch(&mut self, layer: u32) {
+    pub fn prefetch(&mut self, layer: u32, mut spares: Spares) {
         self.collect();
         let Ok(at) = self.layer_at(layer) else { return };
         let (Some(runner), entry) = (&self.runner, &mut self.layers[at]) else { return };
@@ -37,18 +52,13 @@ impl Store {
                 continue;
             };
             if !self.decoded.contains(block.shape.ticket) {
-                let job = DecodeJob { layer, shape: block.shape, blob: blob.clone(), into: self.spares.pop() };
+                let job = DecodeJob { layer, shape: block.shape, blob: blob.clone(), into: spares.0.pop() };
                 if runner.push(Job::Decode(job), Urgency::Soon).is_err() {
                     return;
                 }
                 block.decoding = true;
             }
         }
-    }
-
-    /// Frees the memory that is kept for the next prefetch.
-    pub fn drop_spares(&mut self) {
-        self.spares.clear();
     }
 
     /// Writes every released token of the layer back, bit for bit. Prefetched blocks are copied, the others decoded here,
@@ -91,8 +101,8 @@ impl Store {
         let mut restored = Restored::default();
         // Blocks before it are resident or with a worker.
         let mut from = 0;
-        while let Some(at) = self.next_released(layer, &mut from) {
-            restored.bytes += self.restore_block(layer, at, cache)?;
+        while let Some(at) = self.next_released(layer, &mut from, &mut restored.spares) {
+            restored.bytes += self.restore_block(layer, at, cache, &mut restored.spares)?;
             restored.blocks += 1;
             self.collect();
         }
@@ -100,7 +110,7 @@ impl Store {
     }
 
     /// The index of the released block that is quickest to restore now. Blocks only when workers have all that are left.
-    fn next_released(&mut self, layer: u32, from: &mut usize) -> Option<usize> {
+    fn next_released(&mut self, layer: u32, from: &mut usize, spares: &mut Spares) -> Option<usize> {
         loop {
             let at = self.layer_at(layer).ok()?;
             let entry = &mut self.layers[at];
@@ -116,7 +126,7 @@ impl Store {
             }
             let queue = self.runner.as_ref()?.queue();
             if let Some(Job::Decode(DecodeJob { shape, into, .. })) = queue.take_back(|job| job.is_decode_in(layer)) {
-                keep_spare(&mut self.spares, into);
+                spares.keep(into);
                 if let Some(at) = entry.find(shape.ticket) {
                     entry.blocks_mut()[at].decoding = false;
                     return Some(at);
@@ -132,7 +142,7 @@ impl Store {
     }
 
     /// Restores one released block; returns its bytes.
-    fn restore_block(&mut self, layer: u32, at: usize, cache: &mut Cache<'_>) -> Result<u64> {
+    fn restore_block(&mut self, layer: u32, at: usize, cache: &mut Cache<'_>, spares: &mut Spares) -> Result<u64> {
         let layers = self.layers.len();
         let Ok(of) = self.layer_at(layer) else { return Ok(0) };
         let entry = &mut self.layers[of];
@@ -182,16 +192,9 @@ impl Store {
             };
             let _ = rows.and_then(|rows| self.decoded.keep(layer, ticket, rows));
         } else {
-            keep_spare(&mut self.spares, ahead);
+            spares.keep(ahead);
         }
         Ok(bytes)
-    }
-}
-
-/// Keeps memory of decoded rows for the next layer; drops it where memory for the list is refused.
-fn keep_spare(spares: &mut Vec<KvBytes>, rows: Option<KvBytes>) {
-    if let Some(rows) = rows {
-        let _ = memory::push(spares, rows);
     }
 }
 

@@ -14,7 +14,7 @@ use super::config::{Config, LosslessRules, RuntimeMode};
 use super::metrics::WaitTimes;
 use crate::layout::{self, Cache};
 use crate::status::Result;
-use crate::store::{Encoding, Encodings, Purpose, Settings, Store, Submitted, Writes};
+use crate::store::{Encoding, Encodings, Purpose, Settings, Spares, Store, Submitted, Writes};
 use crate::sys::pages;
 use std::time::Instant;
 
@@ -106,12 +106,14 @@ impl Lossless {
     }
 
     /// Writes compressed tokens back to a cache of `len` tokens; blocks only for a block that a worker is decoding. On an
-    /// error blocks may have been restored, and the others are still in the store.
-    pub(super) fn restore(&mut self, store: &mut Store, cache: &mut Cache<'_>, len: u32) -> Result<()> {
+    /// error blocks may have been restored, and the others are still in the store. Returns memory for
+    /// [`Lossless::prefetch_next`].
+    pub(super) fn restore(&mut self, store: &mut Store, cache: &mut Cache<'_>, len: u32) -> Result<Spares> {
         let start = Instant::now();
         // Workers decode what they have not decoded ahead, beside this thread.
-        store.prefetch(self.number);
-        if store.restore(self.number, cache.reborrow())?.blocks > 0 {
+        store.prefetch(self.number, Spares::default());
+        let restored = store.restore(self.number, cache.reborrow())?;
+        if restored.blocks > 0 {
             let ns = start.elapsed().as_nanos() as u64;
             self.counts.waits.record(ns);
             self.counts.wait_ns += ns;
@@ -123,7 +125,7 @@ impl Lossless {
         if self.rules.mode == RuntimeMode::Store && cache.layout.rows().is_quantised() {
             self.judge(store);
         }
-        Ok(())
+        Ok(restored.spares)
     }
 
     /// Leaves the layer raw if its blobs are hardly smaller than its tokens, all of which must be restored.
@@ -149,11 +151,9 @@ impl Lossless {
     }
 
     /// Queues the blocks of the next layer, to be decoded ahead.
-    pub(super) fn prefetch_next(&self, store: &mut Store) {
-        match self.next {
-            Some(next) => store.prefetch(next),
-            // Between steps no decoded rows lie beside the caches.
-            None => store.drop_spares(),
+    pub(super) fn prefetch_next(&self, store: &mut Store, spares: Spares) {
+        if let Some(next) = self.next {
+            store.prefetch(next, spares);
         }
     }
 
