@@ -71,6 +71,27 @@ impl Blob {
         Ok(Blob { memory: Memory::Own(memory), parts, len: bytes.len() })
     }
 
+    /// Copies the bytes of one part, whose decoder verifies them.
+    pub(super) fn of_part(bytes: &[u8]) -> Result<Self> {
+        Blob::new(bytes, &[Part { end: bytes.len(), digest: None }])
+    }
+
+    /// Joins blobs of one part each. Each is freed as soon as it is copied, so that no more than one is in memory twice.
+    pub(super) fn joined(blobs: Vec<Blob>) -> Result<Self> {
+        let len = blobs.iter().map(Blob::len).sum();
+        let mut parts = Vec::new();
+        memory::reserve(&mut parts, blobs.len())?;
+        let mut memory = Region::new(len)?;
+        let mut begin = 0;
+        for blob in blobs {
+            let end = begin + blob.len;
+            memory[begin..end].copy_from_slice(blob.part(0).0);
+            memory::push(&mut parts, Part { end, digest: None })?;
+            begin = end;
+        }
+        Ok(Blob { memory: Memory::Own(memory), parts, len })
+    }
+
     /// Parts that a file has, whose decoder verifies them.
     pub(super) fn of_file(bytes: Bytes, place: Place, ends: &[usize]) -> Result<Self> {
         let parts = memory::collect(ends.iter().map(|end| Part { end: *end, digest: None }))?;

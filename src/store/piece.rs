@@ -1,6 +1,6 @@
 //! Pieces: runs of a layer's tokens, encoded as dense rows on all cores. Parked blocks and chat files are made of them.
 
-use super::blob::{Blob, Part};
+use super::blob::Blob;
 use super::codec::Codec;
 use super::gather;
 use super::kv::KvBytes;
@@ -40,7 +40,7 @@ pub struct KeyRotation<'a> {
 }
 
 /// An encoded part, and the XXH3-64 of its rows.
-type Encoded = (Vec<u8>, u64);
+type Encoded = (Blob, u64);
 
 /// The pieces of tokens `begin .. end`, as (begin, count).
 pub(super) fn pieces(begin: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
@@ -112,12 +112,12 @@ pub(super) fn encode(
             positions: Positions::Given(positions),
         });
         let options = Options { effort: packing.effort, head_dim: row, rotation, ..Options::new(Format::V2) };
-        let mut blob = memory::copied(codec.encode_words(part, kind, &options)?)?;
+        let mut blob = Blob::of_part(codec.encode_words(part, kind, &options)?)?;
         if part.len() <= SHORT {
             // One table costs less than a table for each group of channels.
             let lanes = codec.encode_words(part, kind, &Options::new(Format::Lanes))?;
             if lanes.len() < blob.len() {
-                blob = memory::copied(lanes)?;
+                blob = Blob::of_part(lanes)?;
             }
         }
         if let Ok(mut slot) = encoded[at].lock() {
@@ -126,18 +126,17 @@ pub(super) fn encode(
         Ok(())
     })?;
 
-    let mut bytes = Vec::new();
-    let mut ends = Vec::new();
+    let mut blobs = Vec::new();
+    memory::reserve(&mut blobs, encoded.len())?;
     let mut sum = RawSum::default();
     for slot in encoded {
         let Some((blob, part_sum)): Option<Encoded> = slot.into_inner().ok().flatten() else {
             bail!(Internal, "a part was not encoded");
         };
-        memory::extend(&mut bytes, &blob)?;
-        memory::push(&mut ends, Part { end: bytes.len(), digest: None })?;
+        memory::push(&mut blobs, blob)?;
         sum.add_sum(part_sum);
     }
-    Ok((Blob::new(&bytes, &ends)?, sum.get()))
+    Ok((Blob::joined(blobs)?, sum.get()))
 }
 
 /// The logical positions of `count` tokens from `begin` on, of a cache whose tokens have those of `runs`.
