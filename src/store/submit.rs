@@ -178,8 +178,9 @@ impl Store {
         self.runner.as_ref()?;
         let bound = self.settings.pending_bytes;
         let pending = self.staged_bytes + if bound > 0 { self.unclaimed_bytes } else { 0 };
-        let full = bound > 0 && pending > 0 && pending + bytes > bound;
-        if self.encoding < self.settings.max_queue && !full {
+        let (waiting, most) = (self.encoding, self.settings.max_queue);
+        let full = waiting >= most;
+        if !full && (bound == 0 || pending == 0 || pending + bytes <= bound) {
             return None;
         }
         self.refusals += 1;
@@ -194,12 +195,11 @@ impl Store {
         if let Some(entry) = self.layer_mut(layer) {
             entry.stats.busy_blocks += 1;
         }
-        Some(error!(
-            Busy,
-            "{} blocks wait to be encoded ({} allowed); {bytes} bytes more than the {pending} on their way ({bound} allowed)",
-            self.encoding,
-            self.settings.max_queue
-        ))
+        Some(if full {
+            error!(Busy, "{waiting} blocks wait to be encoded; max_queue is {most}")
+        } else {
+            error!(Busy, "{bytes} bytes more than the {pending} that are pending; pending_bytes is {bound}")
+        })
     }
 
     pub(super) fn most_refusals(&self) -> u32 {

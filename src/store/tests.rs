@@ -248,10 +248,20 @@ fn bounded() -> (Store, [Host; 2]) {
 
 fn refused(store: &mut Store, hosts: &[Host], layer: usize, begin: u32) -> Option<Status> {
     match submit(store, layer as u32, &hosts[layer], begin, 32).unwrap() {
-        Submitted::Full(error) => Some(error.status()),
+        Submitted::Full(error) => {
+            assert!(error.message().ends_with("pending_bytes is 1"), "{error}");
+            Some(error.status())
+        }
         Submitted::Queued(_) => None,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_full_queue_is_refused_by_its_own_bound() {
+    let (mut store, host) = full(100, Settings { workers: 1, max_queue: 0, ..Settings::default() });
+    let Submitted::Full(error) = submit(&mut store, 0, &host, 0, 32).unwrap() else { panic!("it was queued") };
+    assert_eq!(error.message(), "0 blocks wait to be encoded; max_queue is 0");
 }
 
 #[test]
