@@ -141,10 +141,11 @@ fn run(part: u64) {
     );
     let inside = with(!workers, &[("released blocks cut", 10)]);
     let threads = with(!kind.shortage, &[("steps scored by several threads", 1000)]);
+    // Without workers submit fails.
+    let encoding = with(kind.shortage && workers, &[("no memory to encode", 1)]);
     let short = with(
         kind.shortage,
         &[
-            ("no memory to encode", 1),
             ("no memory to submit", 10),
             ("no memory to restore", 1),
             ("no memory to evict", 10),
@@ -155,7 +156,8 @@ fn run(part: u64) {
         ],
     );
     let scale = |of: &[(&'static str, u64)]| of.iter().map(|(w, n)| (*w, n * count / 1000)).collect::<Vec<_>>();
-    for (what, least) in always.iter().copied().chain([busy, inside, threads, short].into_iter().flat_map(scale)) {
+    let others = [busy, inside, threads, encoding, short].into_iter().flat_map(scale);
+    for (what, least) in always.iter().copied().chain(others) {
         assert!(coverage.of(what) > least, "{what}: {} times, more than {least} expected", coverage.of(what));
     }
     assert!(coverage.of("ties") < coverage.of("evictions") / 500);

@@ -4,7 +4,7 @@ use super::block::{Block, BlockState};
 use super::codec::BlockShape;
 use super::kv::KvBytes;
 use super::queue::Urgency;
-use super::runner::{EncodeJob, Job};
+use super::runner::{EncodeJob, EncodeOutcome, Job};
 use super::{Purpose, Store, gather, tokens};
 use crate::layout::{CacheRef, TokenRange};
 use crate::status::{Error, Result, Status, bail, error};
@@ -92,7 +92,13 @@ impl Store {
                 }
                 None
             }
-            None => Some(job.run(&mut self.codec, &self.settings.encoding)),
+            None => {
+                let outcome = job.run(&mut self.codec, &self.settings.encoding);
+                match outcome.result {
+                    Err(error) if error.status() == Status::OutOfMemory => return Err(error),
+                    result => Some(EncodeOutcome { result, ..outcome }),
+                }
+            }
         };
 
         // Nothing below fails but the encoder.

@@ -291,7 +291,13 @@ pub fn blocks(format: u32, shortage: Shortage) -> Calls {
         // The cut tokens are another block from here on.
         call!(calls, mnnkv_store_truncated(store, 3, 0));
     }
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    unsafe { mnnkv_store_destroy(store) };
+    // SAFETY: pointers are of live values and as long as they are said to be, and all fields are numbers.
+    unsafe {
+        let size = size_of::<mnnkv_store_statistics>() as u32;
+        let mut statistics = mnnkv_store_statistics { struct_size: size, ..std::mem::zeroed() };
+        assert_eq!(mnnkv_store_stats(store, &mut statistics), MNNKV_OK);
+        assert_eq!(statistics.failed_blocks, 0, "a submit without memory counts for nothing");
+        mnnkv_store_destroy(store);
+    }
     calls
 }
