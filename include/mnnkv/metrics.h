@@ -14,16 +14,19 @@ extern "C" {
 // --- Session: metrics -------------------------------------------------------------------------------------------
 
 /// Measurements of a layer or a session. NaN = not measured; a count of 0 is a measurement. Counts, bytes and us
-/// (microseconds) are sums since create unless they say "now"; over layers they add up.
+/// (microseconds) are sums since create unless they say "now". Of all layers they are the sums of the layers, but for
+/// peaks, maxima and percentiles, which are of all together, and for h2o_resident_saved_bytes, which is less by the
+/// copies that lanes have (heads.h).
 typedef struct mnnkv_metrics {
     uint32_t struct_size;
     uint32_t reserved;
     double h2o_keep_ratio;                       ///< ratio: physical / logical tokens, layers that evict
     double h2o_lossy_ratio;                      ///< ratio: logical / physical tokens, layers that evict
     double h2o_lossless_ratio;                   ///< ratio: raw / encoded bytes, blocks left raw included
-    double h2o_target_keep_effective;            ///< ratio: share that plans keep: target or floor, mean
-    double h2o_floor_keep_by_recent_sink;        ///< ratio: share in sink and recent blocks, mean
-    double h2o_block_quantized_keep;             ///< ratio: share that plans keep in whole blocks, mean
+    double h2o_target_keep_effective;            ///< ratio: share that plans aim at: target or floor, mean
+    double h2o_floor_keep_by_recent_sink;        ///< ratio: floor: share in sink, recent and pinned blocks, mean
+    /// ratio: that share rounded up to whole blocks, mean; plans keep all where the floor reaches the target
+    double h2o_block_quantized_keep;
     double h2o_evict_us;                         ///< us: moving kept tokens, releasing pages
     double h2o_codec_us;                         ///< us: encoding and decoding
     double h2o_lossless_raw_bytes;               ///< bytes: blocks encoded, raw size
