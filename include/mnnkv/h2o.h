@@ -46,7 +46,7 @@ typedef struct mnnkv_h2o_config {
     /// First and last layer to evict from; default 2 and -1 (the last one of the model).
     int32_t layer_start;
     int32_t layer_end;
-    /// Tokens to keep in either mode; 0 = by the ratio.
+    /// Tokens to keep in either mode, whose ratio is not read then; 0 = by the ratio.
     uint32_t target_tokens;
     uint32_t reserved[3];
 } mnnkv_h2o_config;
@@ -89,7 +89,8 @@ typedef struct mnnkv_h2o_plan {
 /// pairs: room for pairs_cap pairs (offset, length), ascending, with gaps between them, as mnnkv_kv_compact takes them
 /// with base 0; (blocks + 1) / 2 pairs always suffice.
 /// n_pairs: pairs written. An empty cache has none; with floor_dominates there is one, (0, kv_len).
-/// INVALID_ARGUMENT: if kv_len exceeds 2^31 - 1, target_mode is unknown, or the ratio of the mode is NaN
+/// INVALID_ARGUMENT: if kv_len exceeds 2^31 - 1, target_mode is unknown, or target_tokens is 0 and the ratio of the
+/// mode is NaN
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 mnnkv_status mnnkv_h2o_plan_reserve(const float *scores,
                                     size_t n_blocks,

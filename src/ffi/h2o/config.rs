@@ -41,7 +41,7 @@ pub struct mnnkv_h2o_config {
     /// First and last layer to evict from; default 2 and -1 (the last one of the model).
     pub layer_start: i32,
     pub layer_end: i32,
-    /// Tokens to keep in either mode; 0 = by the ratio.
+    /// Tokens to keep in either mode, whose ratio is not read then; 0 = by the ratio.
     pub target_tokens: u32,
     pub reserved: [u32; 3],
 }

@@ -39,7 +39,8 @@ const _: () = assert!(size_of::<mnnkv_h2o_plan>() == 32);
 /// pairs: room for pairs_cap pairs (offset, length), ascending, with gaps between them, as mnnkv_kv_compact takes them
 /// with base 0; (blocks + 1) / 2 pairs always suffice.
 /// n_pairs: pairs written. An empty cache has none; with floor_dominates there is one, (0, kv_len).
-/// INVALID_ARGUMENT: if kv_len exceeds 2^31 - 1, target_mode is unknown, or the ratio of the mode is NaN
+/// INVALID_ARGUMENT: if kv_len exceeds 2^31 - 1, target_mode is unknown, or target_tokens is 0 and the ratio of the
+/// mode is NaN
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_h2o_plan_reserve(
