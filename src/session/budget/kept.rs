@@ -1,0 +1,247 @@
+//! What a layer does to hold its share: which blocks go to the file, which are dropped, and which come back.
+
+use super::MOST_SKETCHES;
+use crate::attend::{self, Arrived, BLOCK, Blocks, Cell, Found, Reads};
+use crate::session::layer::CacheLengths;
+use crate::session::offload::Offload;
+use crate::session::pins::Pins;
+use crate::status::{Error, Result};
+use crate::sys::memory;
+use std::cmp::Ordering;
+
+/// What is left of a score in the next step.
+const DECAY: f32 = 0.95;
+
+/// What a layer has done to hold its share.
+#[derive(Debug, Default)]
+pub(in crate::session) struct Kept {
+    /// Heads of blocks that were dropped since the reset, and how many when blocks that are gone were last removed.
+    pub(super) dropped: u64,
+    swept: u64,
+    pub(super) returned: u64,
+    pub(super) lost: u64,
+    /// Of `lost`, before the reset.
+    lost_before: u64,
+    pub(super) reads: Reads,
+    pub(super) over_steps: u64,
+    /// Why the first read failed.
+    failure: Option<Error>,
+}
+
+/// Whether blocks may be dropped that the file does not take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Drops {
+    Allowed,
+    Refused,
+}
+
+impl Kept {
+    /// The layer was reset.
+    pub(in crate::session) fn reset(&mut self) {
+        (self.dropped, self.swept, self.lost_before, self.failure) = (0, 0, self.lost, None);
+    }
+
+    /// A chat was loaded, of so many tokens, the blocks of some of which had been dropped.
+    pub(in crate::session) fn loaded(
+        &mut self,
+        blocks: &Blocks,
+        heads: usize,
+        CacheLengths { logical, physical }: CacheLengths,
+    ) {
+        let live: u32 = blocks.list().iter().map(|placed| placed.live.count_ones()).sum();
+        let gone = (logical.saturating_sub(physical).saturating_sub(live) as usize * heads).div_ceil(BLOCK);
+        let cells = blocks.list().iter().flat_map(|placed| placed.cells.iter());
+        let is_empty = |cell: &&Cell| !cell.is_here() && !cell.is_away();
+        self.dropped = (gone + cells.filter(is_empty).count()) as u64;
+    }
+
+    pub(in crate::session) fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
+    /// Heads of blocks that the file had no more, since the reset.
+    pub(in crate::session) fn loses(&self) -> u64 {
+        self.lost - self.lost_before
+    }
+
+    /// Whether tokens were dropped or lost since the reset.
+    pub(in crate::session) fn has_dropped(&self) -> bool {
+        self.dropped > 0
+    }
+
+    /// Whether tokens were dropped since the reset, lost ones aside.
+    pub(in crate::session) fn drops(&self) -> bool {
+        self.dropped > self.loses()
+    }
+
+    /// Takes what a step has found. Returns the blocks that came from the file.
+    pub(in crate::session) fn see(&mut self, blocks: &mut Blocks, found: Found) -> Vec<Arrived> {
+        self.reads.add(&found.reads);
+        self.failure = self.failure.take().or(found.failure);
+        if !found.masses.is_empty() {
+            (0..blocks.heads()).for_each(|head| blocks.fade(head, DECAY));
+        }
+        for mass in &found.masses {
+            blocks.raise(mass.block, mass.head as usize, mass.share);
+        }
+        for (block, head) in found.lost {
+            if blocks.forget(block, head) && !blocks.cell(block, head).is_here() {
+                self.lost += 1;
+                self.dropped += 1;
+            }
+        }
+        found.arrived
+    }
+
+    /// Lets the blocks of the least score leave until all take `most` bytes, with those that have `arrived`, as far as they
+    /// find room. Returns whether heads were dropped since the last call, so that blocks may be gone, whose places in the file
+    /// are free.
+    pub(in crate::session) fn fit(
+        &mut self,
+        blocks: &mut Blocks,
+        arrived: &[Arrived],
+        most: usize,
+        pins: &Pins,
+        mut offload: Option<&mut Offload>,
+    ) -> bool {
+        let bytes = |arrived: &Arrived| arrived.codes.bytes().len();
+        // Those that leave make room first: their memory need not go back to the system and come again.
+        let room = most.saturating_sub(arrived.iter().map(bytes).sum());
+        if blocks.bytes() > room {
+            // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
+            let fixed = blocks.other_bytes() - blocks.sketch_bytes();
+            self.fit_sketches(blocks, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
+            self.fit_codes(blocks, most, Drops::Allowed, pins, offload.as_deref_mut());
+            self.fit_codes(blocks, room, Drops::Refused, pins, offload.as_deref_mut());
+        }
+        for arrived in arrived {
+            if blocks.bytes() + bytes(arrived) > most {
+                break;
+            }
+            // One that there is no memory for is read again.
+            self.returned += u64::from(blocks.arrive(arrived.block, arrived.head, &arrived.codes).is_ok());
+        }
+        blocks.give_back();
+        if std::mem::replace(&mut self.swept, self.dropped) == self.dropped {
+            return false;
+        }
+        for block in 0..blocks.list().len() as u32 {
+            if let (Some(place), Some(offload)) = (blocks.unused(block), offload.as_deref_mut()) {
+                offload.free_place(place);
+            }
+        }
+        true
+    }
+
+    /// Drops what is in the file alone until sketches take `most` bytes.
+    fn fit_sketches(&mut self, blocks: &mut Blocks, most: usize, pins: &Pins) {
+        let heads = blocks.heads();
+        while blocks.sketch_bytes() > most {
+            let count = (blocks.sketch_bytes() - most).div_ceil(size_of::<attend::Offloaded>());
+            let before = blocks.sketch_bytes();
+            for head in 0..heads {
+                let Ok(worst) = worst(blocks, blocks.away(head).iter().copied(), head, count.div_ceil(heads), pins)
+                else {
+                    return;
+                };
+                for block in worst {
+                    blocks.forget(block, head);
+                    self.dropped += 1;
+                }
+            }
+            if blocks.sketch_bytes() == before {
+                return;
+            }
+        }
+    }
+
+    /// Moves blocks to the file, or drops them, until all take `most` bytes. Each head gives the same number of blocks: what a
+    /// block is worth compares within a head. In place of a block that the file does not take, one goes that it has already.
+    fn fit_codes(
+        &mut self,
+        blocks: &mut Blocks,
+        most: usize,
+        drops: Drops,
+        pins: &Pins,
+        mut offload: Option<&mut Offload>,
+    ) {
+        let heads = blocks.heads();
+        while blocks.bytes() > most {
+            let (cells, codes) = (blocks.cells_here(), blocks.code_bytes());
+            if cells == 0 {
+                return;
+            }
+            let count = (blocks.bytes() - most).div_ceil((codes / cells).max(1)).div_ceil(heads);
+            for head in 0..heads {
+                let here = blocks.here(head).iter().copied();
+                let Ok(worst) = worst(blocks, here, head, count, pins) else { return };
+                // What may go in place of others.
+                let mut stored = None;
+                for block in worst {
+                    let is_stored = match (blocks.cell(block, head), offload.as_deref_mut()) {
+                        // It went in the place of another.
+                        (cell, _) if !cell.is_here() => continue,
+                        (cell, _) if cell.offloaded.is_some() => true,
+                        (_, None) => false,
+                        (_, Some(offload)) => match offload.write(blocks, block) {
+                            Ok(is_written) => is_written,
+                            // Nothing leaves for want of memory.
+                            Err(_) => return,
+                        },
+                    };
+                    let other = if is_stored {
+                        Some(block)
+                    } else {
+                        if stored.is_none() {
+                            let all = blocks.here(head).iter().copied();
+                            let all = all.filter(|block| blocks.cell(*block, head).offloaded.is_some());
+                            let Ok(mut found) = self::worst(blocks, all, head, usize::MAX, pins) else { return };
+                            found.sort_unstable_by(|a, b| order(blocks, head, a, b));
+                            stored = Some(found.into_iter());
+                        }
+                        stored.as_mut().and_then(|all| all.find(|other| blocks.cell(*other, head).is_here()))
+                    };
+                    if other.is_none() && drops == Drops::Refused {
+                        break;
+                    }
+                    blocks.leave(other.unwrap_or(block), head);
+                    self.dropped += u64::from(other.is_none());
+                }
+            }
+            if blocks.cells_here() == cells {
+                return;
+            }
+        }
+    }
+
+    /// A step of the layer has ended.
+    pub(in crate::session) fn ended(&mut self, is_over: bool) {
+        self.over_steps += u64::from(is_over);
+    }
+}
+
+/// The blocks of the least score among some of a head, `count` of them at most, in no order.
+fn worst(
+    blocks: &Blocks,
+    among: impl Iterator<Item = u32>,
+    head: usize,
+    count: usize,
+    pins: &Pins,
+) -> Result<Vec<u32>> {
+    let is_free = |block: &u32| {
+        let placed = &blocks.list()[*block as usize];
+        pins.runs().is_empty() || !pins.overlaps(placed.first..placed.first + placed.tokens())
+    };
+    let mut worst = memory::collect(among.filter(is_free))?;
+    if count < worst.len() {
+        worst.select_nth_unstable_by(count, |a, b| order(blocks, head, a, b));
+        worst.truncate(count);
+    }
+    Ok(worst)
+}
+
+/// By score, blocks of the same one by age.
+fn order(blocks: &Blocks, head: usize, a: &u32, b: &u32) -> Ordering {
+    let score = |block: &u32| blocks.cell(*block, head).score;
+    score(a).total_cmp(&score(b)).then(a.cmp(b))
+}
