@@ -111,8 +111,10 @@ impl Kept {
             // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
             let fixed = blocks.other_bytes() - blocks.sketch_bytes();
             self.fit_sketches(blocks, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
-            self.fit_codes(blocks, most, Drops::Allowed, pins, offload.as_deref_mut());
-            self.fit_codes(blocks, room, Drops::Refused, pins, offload.as_deref_mut());
+            // A head drops nothing while others have blocks that may go to the file, and none to make room for those that come back.
+            for (most, drops) in [(most, Drops::Refused), (most, Drops::Allowed), (room, Drops::Refused)] {
+                self.fit_codes(blocks, most, drops, pins, offload.as_deref_mut());
+            }
         }
         for arrived in arrived {
             if blocks.bytes() + bytes(arrived) > most {
