@@ -485,7 +485,8 @@ fn share(
 ) -> Result<Option<Share>> {
     let Some((budget, layout)) = budget.as_mut().zip(layout) else { return Ok(None) };
     let (layer, sizes) = (&layers[layer as usize], Sizes::from(layout));
-    if let Some(quant) = layer.quant.as_ref().filter(|_| !budget.is_checked() || layer.sizes() != Some(sizes)) {
+    // A chat that runs goes on, also in buffers whose padding takes more.
+    if let Some(quant) = layer.quant.as_ref().filter(|_| !budget.is_checked() || layer.rows.is_none()) {
         let of = |other: &Layer| if other.number == layer.number { Some(sizes) } else { other.sizes() };
         budget.check(layers.iter().map(of), &sizes, quant.least_raw(), working)?;
     }

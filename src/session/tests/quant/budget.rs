@@ -157,6 +157,15 @@ fn raw_tokens_of_a_budget_take_the_bytes_that_they_have_in_the_hosts_buffers() {
             assert!(stats.raw_tokens * token <= budget && (lossless || stats.bytes <= budget), "{stats:?}");
         }
     }
+    // A chat that runs is not refused for the padding of other buffers.
+    let dense = self::layout(Dtype::F16, [2, 24, 8], 400);
+    let session =
+        session(&format!(r#"{{"kv_memory_bytes": {}}}"#, Holds::of(0, 1, &dense.rows()).unwrap().least_bytes));
+    for layout in [dense, layout] {
+        let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+        let len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), 0).unwrap();
+        session.end(0, 0, 0, Cache::new(&layout, &mut key, &mut value).unwrap(), len).unwrap();
+    }
 }
 
 #[test]
