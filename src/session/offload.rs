@@ -26,7 +26,7 @@ pub(super) struct Offload {
     /// Made by the first block.
     storage: Option<Shared<Storage>>,
     end: u64,
-    /// Places of blocks that are gone.
+    /// Places of blocks that are gone, ascending, with none beside another.
     free: Vec<Range<u64>>,
     /// Blocks that are not tried any more.
     rest: u32,
@@ -136,8 +136,7 @@ impl Offload {
         let storage = self.opened()?;
         let place = self.place(len)?;
         storage.write_at(place.start, &self.bytes)?;
-        self.end = self.end.max(place.end);
-        self.free.retain(|free| *free != place);
+        self.take(&place);
         self.written += len;
         heads.iter_mut().flatten().for_each(|offloaded| offloaded.offset += place.start);
         blocks.written(block, place, heads);
@@ -178,12 +177,14 @@ impl Offload {
         Ok(storage)
     }
 
-    /// A place of a length: of a block that is gone, or behind all others.
-    fn place(&mut self, len: u64) -> Result<Range<u64>> {
-        if let Some(free) = self.free.iter().find(|free| free.end - free.start == len) {
-            return Ok(free.clone());
+    /// A place of a length: the first that is free, or after all blocks.
+    fn place(&self, len: u64) -> Result<Range<u64>> {
+        if let Some(free) = self.free.iter().find(|free| free.end - free.start >= len) {
+            return Ok(free.start..free.start + len);
         }
-        let place = self.end..self.end + len;
+        let last = self.free.last().filter(|free| free.end == self.end);
+        let start = last.map_or(self.end, |free| free.start);
+        let place = start..start + len;
         match self.most {
             Some(most) if place.end > most => Err(error!(
                 Busy,
@@ -196,6 +197,17 @@ impl Offload {
         }
     }
 
+    /// A block is at a place.
+    fn take(&mut self, place: &Range<u64>) {
+        self.end = self.end.max(place.end);
+        if let Some(at) = self.free.iter().position(|free| free.start == place.start) {
+            self.free[at].start = place.end;
+            if self.free[at].is_empty() {
+                self.free.remove(at);
+            }
+        }
+    }
+
     /// The tokens of a block are gone.
     pub(super) fn free(&mut self, placed: &Placed) {
         placed.place.iter().for_each(|place| self.free_place(place.clone()));
@@ -203,9 +215,22 @@ impl Offload {
 
     /// Nothing is at a place any more.
     pub(super) fn free_place(&mut self, place: Range<u64>) {
-        // A place that there is no memory for is lost until the file is gone.
-        let _ = memory::push(&mut self.free, place);
+        let at = self.free.partition_point(|free| free.start < place.start);
+        if at > 0 && self.free[at - 1].end == place.start {
+            self.free[at - 1].end = place.end;
+            if self.free.get(at).is_some_and(|next| next.start == place.end) {
+                self.free[at - 1].end = self.free.remove(at).end;
+            }
+        } else if let Some(next) = self.free.get_mut(at).filter(|next| next.start == place.end) {
+            next.start = place.start;
+        } else if memory::push(&mut self.free, place).is_ok() {
+            // One that there is no memory for is lost until the file is gone.
+            self.free[at..].rotate_right(1);
+        }
         // The file may have had no room but this.
         self.rest = 0;
     }
 }
+
+#[cfg(test)]
+mod tests;
