@@ -55,6 +55,11 @@ impl Cell {
         self.here.is_none() && self.offloaded.is_some()
     }
 
+    /// Whether it was dropped.
+    pub fn is_nowhere(&self) -> bool {
+        self.here.is_none() && self.offloaded.is_none()
+    }
+
     fn wide_bytes(&self) -> usize {
         self.here.as_ref().map_or(0, |here| here.wide.capacity() * size_of::<Line>())
     }
@@ -72,7 +77,7 @@ impl Placed {
 
     /// Whether no head is anywhere.
     pub fn is_gone(&self) -> bool {
-        self.cells.iter().all(|cell| !cell.is_here() && !cell.is_away())
+        self.cells.iter().all(Cell::is_nowhere)
     }
 }
 

@@ -14,7 +14,7 @@ use super::config::MemoryRules;
 use super::layer::Layer;
 use super::offload::Offload;
 use super::{Session, State};
-use crate::attend::{BLOCK, Found, Reads, Work};
+use crate::attend::{BLOCK, Blocks, Found, Reads, Work};
 use crate::layout::{Layout, Rows};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
@@ -379,8 +379,9 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
         let heads = layer.rows.map_or(0, |rows| rows.heads);
         let away: usize = (0..heads).map(|head| blocks.away(head).len()).sum();
         all.block_bytes += blocks.bytes() as u64;
-        all.file_tokens += (away * BLOCK / heads.max(1)) as u64;
-        all.dropped_tokens += kept.dropped * BLOCK as u64 / heads.max(1) as u64;
+        let heads = heads.max(1) as u64;
+        all.file_tokens += file_tokens(blocks) / heads;
+        all.dropped_tokens += kept.dropped / heads;
         all.reads.add(&kept.reads);
         all.returned += kept.returned;
         all.lost += kept.lost;
@@ -394,6 +395,12 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
     }
     all.bytes = all.raw_bytes + all.block_bytes + all.working_bytes;
     all
+}
+
+/// Tokens that are in a file alone, a token of each head as one.
+fn file_tokens(blocks: &Blocks) -> u64 {
+    let tokens = |block: &u32| u64::from(blocks.list()[*block as usize].tokens());
+    (0..blocks.heads()).flat_map(|head| blocks.away(head)).map(tokens).sum()
 }
 
 impl Share {

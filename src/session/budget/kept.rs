@@ -1,7 +1,7 @@
 //! What a layer does to hold its share: which blocks go to the file, which are dropped, and which come back.
 
 use super::MOST_SKETCHES;
-use crate::attend::{self, Arrived, BLOCK, Blocks, Cell, Found, Reads};
+use crate::attend::{self, Arrived, Blocks, Found, Placed, Reads};
 use crate::session::layer::CacheLengths;
 use crate::session::offload::Offload;
 use crate::session::pins::Pins;
@@ -15,9 +15,12 @@ const DECAY: f32 = 0.95;
 /// What a layer has done to hold its share.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Kept {
-    /// Heads of blocks that were dropped since the reset, and how many when blocks that are gone were last removed.
+    /// Tokens that were dropped since the reset, a token of each head as one, those that were lost included.
     pub(super) dropped: u64,
-    swept: u64,
+    /// Of `dropped`, those that were not lost.
+    let_go: u64,
+    /// Blocks may be without a head that is anywhere.
+    has_gone: bool,
     pub(super) returned: u64,
     pub(super) lost: u64,
     /// Of `lost`, before the reset.
@@ -38,7 +41,14 @@ enum Drops {
 impl Kept {
     /// The layer was reset.
     pub(in crate::session) fn reset(&mut self) {
-        (self.dropped, self.swept, self.lost_before, self.failure) = (0, 0, self.lost, None);
+        *self = Kept {
+            lost: self.lost,
+            lost_before: self.lost,
+            returned: self.returned,
+            reads: self.reads,
+            over_steps: self.over_steps,
+            ..Kept::default()
+        };
     }
 
     /// A chat was loaded, of so many tokens, the blocks of some of which had been dropped.
@@ -49,10 +59,11 @@ impl Kept {
         CacheLengths { logical, physical }: CacheLengths,
     ) {
         let live: u32 = blocks.list().iter().map(|placed| placed.live.count_ones()).sum();
-        let gone = (logical.saturating_sub(physical).saturating_sub(live) as usize * heads).div_ceil(BLOCK);
-        let cells = blocks.list().iter().flat_map(|placed| placed.cells.iter());
-        let is_empty = |cell: &&Cell| !cell.is_here() && !cell.is_away();
-        self.dropped = (gone + cells.filter(is_empty).count()) as u64;
+        let gone = logical.saturating_sub(physical).saturating_sub(live) as usize * heads;
+        let empty = |placed: &Placed| placed.cells.iter().filter(|cell| cell.is_nowhere()).count();
+        let parts: usize = blocks.list().iter().map(|placed| placed.tokens() as usize * empty(placed)).sum();
+        self.dropped = (gone + parts) as u64;
+        (self.let_go, self.has_gone) = (self.dropped, true);
     }
 
     pub(in crate::session) fn failure(&self) -> Option<&Error> {
@@ -71,7 +82,7 @@ impl Kept {
 
     /// Whether tokens were dropped since the reset, lost ones aside.
     pub(in crate::session) fn drops(&self) -> bool {
-        self.dropped > self.loses()
+        self.let_go > 0
     }
 
     /// Takes what a step has found. Returns the blocks that came from the file.
@@ -85,9 +96,10 @@ impl Kept {
             blocks.raise(mass.block, mass.head as usize, mass.share);
         }
         for (block, head) in found.lost {
-            if blocks.forget(block, head) && !blocks.cell(block, head).is_here() {
+            if blocks.forget(block, head) && blocks.cell(block, head).is_nowhere() {
                 self.lost += 1;
-                self.dropped += 1;
+                self.dropped += u64::from(blocks.list()[block as usize].tokens());
+                self.has_gone = true;
             }
         }
         found.arrived
@@ -120,11 +132,20 @@ impl Kept {
             if blocks.bytes() + bytes(arrived) > most {
                 break;
             }
+            let is_dropped = blocks.cell(arrived.block, arrived.head).is_nowhere();
             // One that there is no memory for is read again.
-            self.returned += u64::from(blocks.arrive(arrived.block, arrived.head, &arrived.codes).is_ok());
+            if blocks.arrive(arrived.block, arrived.head, &arrived.codes).is_err() {
+                continue;
+            }
+            self.returned += 1;
+            if is_dropped {
+                // Its sketch had no room, and its codes have.
+                let tokens = u64::from(blocks.list()[arrived.block as usize].tokens());
+                (self.dropped, self.let_go) = (self.dropped - tokens, self.let_go - tokens);
+            }
         }
         blocks.give_back();
-        if std::mem::replace(&mut self.swept, self.dropped) == self.dropped {
+        if !std::mem::take(&mut self.has_gone) {
             return false;
         }
         for block in 0..blocks.list().len() as u32 {
@@ -148,7 +169,7 @@ impl Kept {
                 };
                 for block in worst {
                     blocks.forget(block, head);
-                    self.dropped += 1;
+                    self.drop_head(blocks, block);
                 }
             }
             if blocks.sketch_bytes() == before {
@@ -207,13 +228,21 @@ impl Kept {
                         break;
                     }
                     blocks.leave(other.unwrap_or(block), head);
-                    self.dropped += u64::from(other.is_none());
+                    if other.is_none() {
+                        self.drop_head(blocks, block);
+                    }
                 }
             }
             if blocks.cells_here() == cells {
                 return;
             }
         }
+    }
+
+    /// A head of a block is nowhere any more.
+    fn drop_head(&mut self, blocks: &Blocks, block: u32) {
+        let tokens = u64::from(blocks.list()[block as usize].tokens());
+        (self.dropped, self.let_go, self.has_gone) = (self.dropped + tokens, self.let_go + tokens, true);
     }
 
     /// A step of the layer has ended.

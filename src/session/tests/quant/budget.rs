@@ -354,8 +354,16 @@ fn a_full_file_loses_no_token_while_memory_has_room() {
             }
             chat.end(rows as usize);
         }
-        chat.session.memory_stats().unwrap()
+        let stats = chat.session.memory_stats().unwrap();
+        let gone = ((chat.tokens.len() - chat.kv_len as usize) * KV_HEADS) as u64 - head_tokens(chat);
+        assert_eq!(stats.dropped_tokens, gone / KV_HEADS as u64, "{stats:?}");
+        stats
     };
+    // Sketches have no room for all.
+    let mut small = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 18, Random::new(18));
+    small.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 150000, "kv_memory_file": "{path}"}}"#));
+    assert!(run(&mut small).dropped_tokens > 0);
+    drop(small);
     chat.session = session(&config(""));
     let whole = run(&mut chat);
     assert!(whole.returned > 100 && whole.dropped_tokens == 0, "{whole:?}");
@@ -366,6 +374,34 @@ fn a_full_file_loses_no_token_while_memory_has_room() {
     chat.session = session(&config(&format!(r#", "kv_memory_file_mb": {room}"#)));
     let bounded = run(&mut chat);
     assert!(bounded.failed_writes > 0 && bounded.dropped_tokens == 0, "{bounded:?} {whole:?}");
+}
+
+/// Tokens of blocks that are somewhere, a token of each head as one.
+fn head_tokens(chat: &Chat) -> u64 {
+    let blocks = chat.session.blocks_for_tests(0);
+    let tokens =
+        |live: u64, heads: &[Option<Vec<u8>>]| u64::from(live.count_ones()) * heads.iter().flatten().count() as u64;
+    blocks.iter().map(|(_, live, heads)| tokens(*live, heads)).sum()
+}
+
+#[test]
+fn tokens_that_an_edit_has_removed_are_not_dropped() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 20, Random::new(20));
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 200000, "kv_quant": "k8v4"}}"#));
+    for _ in 0..10 {
+        chat.begin();
+        chat.move_cache(100);
+        chat.append(100);
+        chat.end(0);
+    }
+    let pairs: Vec<Pair> = (0..15).map(|at| [at * 64, 16]).chain([[960, 40]]).collect();
+    let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
+    *kv_len = session.keep(0, &pairs, Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
+    let before = head_tokens(&chat);
+    chat.session.trim(0).unwrap();
+    let (after, stats) = (head_tokens(&chat), chat.session.memory_stats().unwrap());
+    assert!(after < before && stats.dropped_tokens == (before - after) / KV_HEADS as u64, "{before} {after} {stats:?}");
 }
 
 #[test]
