@@ -20,7 +20,7 @@ use crate::sys::memory;
 use std::time::{Duration, Instant};
 
 /// Steps of more rows decode blocks to f32.
-pub(super) const FEW_ROWS: usize = 16;
+pub const FEW_ROWS: usize = 16;
 /// Query vectors of a unit of many rows: their logits and sums stay in a core's cache.
 const UNIT_QUERIES: usize = 96;
 const PANELS: usize = BLOCK / LANES;

@@ -4,7 +4,7 @@
 //! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step but one in which working
 //! memory grows, as the first that attends; the next one makes room. Working memory of attention is freed after a step where it
 //! takes more than an eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. The
-//! raw tokens of a prompt's chunk may exceed it until the next begin of their layer: a host that waits after a prompt calls begin and
+//! raw tokens of a prompt's chunk, a step of more than 16, may exceed it until the next begin of their layer: a host that waits after a prompt calls begin and
 //! end without tokens. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h). Sessions share no
 //! budget, and no file.
 //! States of a layer, the mildest first:
@@ -54,8 +54,8 @@ pub struct mnnkv_memory_stats {
     pub state: u32,
     /// The budget; 0 = none.
     pub budget_bytes: u64,
-    /// Tokens of a chat that the budget holds at least, raw, and in 8 and 4 bits, with steps of one token and working memory of
-    /// 0.5 MB; 0 before the first begin. The raw tokens of a step are of the same share: with long chunks a small budget holds fewer.
+    /// Tokens of a chat that the budget holds at least, raw, and in 8 and 4 bits, with steps of one token, working memory of
+    /// 0.5 MB and layers like the first; 0 before the first begin. The raw tokens of a step are of the same share: with long chunks a small budget holds fewer.
     pub raw_tokens: u64,
     pub quantised_tokens: u64,
     /// raw_bytes + block_bytes + working_bytes.
@@ -82,7 +82,7 @@ pub struct mnnkv_memory_stats {
     pub failed_writes: u64,
     pub failed_reads: u64,
     pub lost: u64,
-    /// Steps of up to 64 tokens that ended above the share of their layer; a chunk of more may exceed it.
+    /// Steps of up to 16 tokens that ended above the share of their layer; a chunk of more may exceed it.
     pub over_steps: u64,
     /// Nanoseconds that attending threads waited for the file.
     pub wait_ns: u64,

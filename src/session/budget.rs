@@ -14,7 +14,7 @@ use super::config::MemoryRules;
 use super::layer::Layer;
 use super::offload::Offload;
 use super::{Session, State};
-use crate::attend::{BLOCK, Blocks, Found, Reads, Work};
+use crate::attend::{self, Blocks, Found, Reads, Work};
 use crate::layout::{Layout, Rows};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
@@ -289,6 +289,11 @@ impl Budget {
     }
 }
 
+/// Tokens of a step that are a prompt's chunk: they leave in the next begin, and nothing is dropped to make room for them.
+pub(super) fn chunk(added: u32) -> u32 {
+    if added as usize > attend::FEW_ROWS { added } else { 0 }
+}
+
 /// The file of a session's budget.
 pub(super) fn offload(budget: &mut Option<Budget>) -> Option<&mut Offload> {
     budget.as_mut()?.offload.as_mut()
@@ -406,7 +411,7 @@ fn file_tokens(blocks: &Blocks) -> u64 {
 impl Share {
     fn new(bytes: usize, sizes: &Sizes, next: u32) -> Self {
         let (token, pages) = (sizes.token, 2 * sizes.rows.heads * pages::page_size());
-        Share { bytes, token, pages, next: if next as usize > BLOCK { 0 } else { next.max(1) } }
+        Share { bytes, token, pages, next: if chunk(next) > 0 { 0 } else { next.max(1) } }
     }
 
     fn raw(&self, tokens: u32) -> usize {

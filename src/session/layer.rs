@@ -1,6 +1,6 @@
 //! One layer: the checks of the host's contract, its lengths, its open step, and its owners.
 
-use super::budget::{Share, Sizes};
+use super::budget::{self, Share, Sizes};
 use super::config::Config;
 use super::eviction::Eviction;
 use super::lanes::Wanted;
@@ -8,7 +8,7 @@ use super::lossless::Lossless;
 use super::offload::Offload;
 use super::pins::Pins;
 use super::quant::{self, Quant};
-use crate::attend::{BLOCK, Found};
+use crate::attend::Found;
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::store::{Store, StoredLayer};
@@ -81,7 +81,7 @@ impl Layer {
     /// Remembers a step that was too long for the limit.
     pub(super) fn see_step(&mut self, added: u32) {
         self.last_step = added;
-        self.chunk = if added as usize > BLOCK { added } else { 0 };
+        self.chunk = budget::chunk(added);
         if self.limit().is_some_and(|(limit, most)| self.lengths.physical > limit && added > most) {
             self.too_long_step = self.too_long_step.max(added);
         }

@@ -234,7 +234,7 @@ impl Session {
         let share = budget.as_ref().map(|budget| budget.share(layers, &cache.layout.into(), added, working));
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
-        let raw = kv_len - if added as usize > attend::BLOCK { added } else { 0 };
+        let raw = kv_len - budget::chunk(added);
         layer.fit_step(found, share.as_ref(), raw, budget::offload(budget));
         layer.see_share(share.as_ref(), raw);
         if layer.eviction.has_released() {

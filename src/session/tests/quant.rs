@@ -364,7 +364,7 @@ impl Chat {
     fn check_memory(&mut self, rows: usize) {
         let stats = self.session.memory_stats().unwrap();
         // Working memory may grow in the step that makes room.
-        let slack = 25_000 + if rows > 64 { rows * KV_HEADS * DIMS * 2 * self.dtype.bytes() } else { 0 };
+        let slack = 25_000 + if rows > 16 { rows * KV_HEADS * DIMS * 2 * self.dtype.bytes() } else { 0 };
         assert!(
             self.mode == Mode::Always
                 || self.is_short
