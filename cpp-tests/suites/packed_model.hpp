@@ -17,6 +17,8 @@ using oracle::pack_modes;
 
 /// 2 heads x 24 dims in f16, packed as on 64-bit Arm: padding in K and V.
 inline mnnkv_layout half_layout(std::uint32_t max_tokens) { return make_layout(pack_modes[7], 2, 24, max_tokens, 64); }
+/// Bytes of a token in buffers of half_layout: 2 heads of 24 channels of K, and of V, which has room for 32, of 2 bytes.
+constexpr double half_token_bytes = 2 * (24 + 32) * 2;
 
 /// K and V of some tokens as dense rows [head][token][dim].
 struct rows {

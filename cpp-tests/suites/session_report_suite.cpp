@@ -234,7 +234,7 @@ TEST(SessionMetrics, CountWhatHappened) {
     const double token = static_cast<double>(layer.model().token_bytes());
     EXPECT_EQ(m.h2o_logical_tokens, 205.0);
     EXPECT_EQ(m.h2o_physical_tokens, 205.0);
-    EXPECT_EQ(m.h2o_reclaimable_bytes, 95 * token);
+    EXPECT_EQ(m.h2o_reclaimable_bytes, 95 * half_token_bytes);
     EXPECT_GT(m.h2o_lossless_compress_us, 0.0);
     EXPECT_GT(m.h2o_lossless_restored_blocks, 0.0);
     EXPECT_EQ(m.h2o_lossless_decode_cache_hit + m.h2o_lossless_decode_cache_miss, m.h2o_lossless_restored_blocks);

@@ -59,6 +59,12 @@ TEST_P(SessionSteps, ReturnEveryByteAfterEveryBegin) {
             ASSERT_NO_FATAL_FAILURE(layer.step());
         }
     }
+    std::string warnings;
+    ASSERT_TRUE(ok(session.warnings(warnings).code()));
+    if (warnings.find("tokens are compressed once all of their page are cold") != std::string::npos) {
+        EXPECT_EQ(layers[0].compressed_tokens(), 0u) << "a page of V has more tokens than the chat";
+        return;
+    }
     for (session_layer& layer : layers) {
         ASSERT_NO_FATAL_FAILURE(step_until_compressed(layer));
         EXPECT_EQ(layer.length(), layer.logical_length()) << "nothing is evicted";
@@ -489,7 +495,7 @@ TEST(Session, GoesOnInSmallerBuffersAfterAnEviction) {
         ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(64, 80), i == 0 ? 250 : 1));
     }
     const double tail = metrics_of(session).h2o_reclaimable_bytes;
-    EXPECT_EQ(tail, (400.0 - layer.length()) * static_cast<double>(layer.model().token_bytes()));
+    EXPECT_EQ(tail, (400.0 - layer.length()) * half_token_bytes);
     EXPECT_GT(layer.compressed_tokens(), 0u);
     layer.move_to(half_layout(layer.length() + 10));
     for (int i = 0; i < 10; ++i) {
