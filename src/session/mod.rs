@@ -33,7 +33,7 @@ pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
 
-use crate::attend::{self, Found, Work};
+use crate::attend::{Found, Work};
 use crate::h2o::BlockSums;
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Layout, Pair};
 use crate::status::{Error, Result, bail};
