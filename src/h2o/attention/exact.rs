@@ -3,6 +3,7 @@
 use super::block_sums::BlockSums;
 use crate::status::{Result, bail};
 use crate::sys::memory;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Fraction bits of a mass.
 const FRACTION_BITS: i32 = 80;
@@ -53,18 +54,11 @@ impl Joints {
 
     /// Those of a part.
     fn of(part: &BlockSums<'_>) -> Self {
+        let hash = |token: u32| xxh3_64(&token.to_le_bytes());
         let begin = if part.first { 0 } else { hash(part.token_begin) };
         let end = if part.last { 0 } else { hash(part.token_end) };
         Joints(begin.wrapping_sub(end).wrapping_mul(part.rows as u64))
     }
-}
-
-/// A number whose sums over different positions differ (the finalizer of SplitMix64).
-fn hash(token: u32) -> u64 {
-    let mut bits = u64::from(token).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ bits >> 31
 }
 
 /// The sums of one lane over the heads of one step of one layer.
