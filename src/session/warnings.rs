@@ -1,5 +1,6 @@
 //! What a session warns of: its config, and the steps since.
 
+use super::budget::Kept;
 use super::layer::Layer;
 use super::offload::Offload;
 use super::quant::Raw;
@@ -15,9 +16,8 @@ impl Session {
         for warning in &self.warnings {
             line(&mut text, format_args!("{warning}"))?;
         }
-        let unscored = || state.layers.iter().filter(|layer| layer.eviction.counts().unscored_plans > 0);
-        if let Some(first) = unscored().next() {
-            let (number, count) = (first.number, unscored().count());
+        let unscored = |layer: &Layer| (layer.eviction.counts().unscored_plans > 0).then_some(());
+        if let Some((number, (), count)) = first(&state.layers, unscored) {
             line(
                 &mut text,
                 format_args!(
@@ -38,9 +38,8 @@ impl Session {
                 ),
             )?;
         }
-        let poor = |layer: &Layer| Some((layer.number, layer.lossless.as_ref()?.counts().poor_ratio?));
-        if let Some((number, ratio)) = state.layers.iter().find_map(poor) {
-            let count = state.layers.iter().filter_map(poor).count();
+        let poor = |layer: &Layer| layer.lossless.as_ref()?.counts().poor_ratio;
+        if let Some((number, ratio, count)) = first(&state.layers, poor) {
             line(
                 &mut text,
                 format_args!(
@@ -50,9 +49,8 @@ impl Session {
                 ),
             )?;
         }
-        let pages = |layer: &Layer| Some((layer.number, layer.lossless.as_ref()?.counts().page_tokens?));
-        if let Some((number, tokens)) = state.layers.iter().find_map(pages) {
-            let count = state.layers.iter().filter_map(pages).count();
+        let pages = |layer: &Layer| layer.lossless.as_ref()?.counts().page_tokens;
+        if let Some((number, tokens, count)) = first(&state.layers, pages) {
             line(
                 &mut text,
                 format_args!(
@@ -61,9 +59,8 @@ impl Session {
                 ),
             )?;
         }
-        let raw = |layer: &Layer| Some((layer.number, layer.quant.as_ref()?.raw()?));
-        if let Some((number, why)) = state.layers.iter().find_map(raw) {
-            let count = state.layers.iter().filter_map(raw).count();
+        let raw = |layer: &Layer| layer.quant.as_ref()?.raw();
+        if let Some((number, why, count)) = first(&state.layers, raw) {
             let why = match why {
                 Raw::Layout => "its cache is quantised by the host, or head_dim is no multiple of 8 up to 512",
                 Raw::Error => "8 and 4 bits would be too far from its numbers",
@@ -79,9 +76,9 @@ impl State {
     /// What a budget has cost, and what has failed.
     fn budget_warnings(&self, text: &mut String) -> Result<()> {
         let Some(budget) = &self.budget else { return Ok(()) };
-        let kept = || self.layers.iter().filter_map(|layer| Some((layer.number, &layer.quant.as_ref()?.kept)));
-        if let Some((number, _)) = kept().find(|(_, kept)| kept.drops()) {
-            let count = kept().filter(|(_, kept)| kept.drops()).count();
+        let kept = || self.layers.iter().filter_map(|layer| Some(&layer.quant.as_ref()?.kept));
+        let drops = |layer: &Layer| layer.quant.as_ref().filter(|quant| quant.kept.drops()).map(drop);
+        if let Some((number, (), count)) = first(&self.layers, drops) {
             let why = match &budget.offload {
                 Some(_) => {
                     "before it was saved, or since the file takes no more, or what is known of its blocks has no more room"
@@ -97,14 +94,20 @@ impl State {
                 format_args!("kv_lossless is true, and {over} steps of layers ended above their share of the budget"),
             )?;
         }
-        let lost: u64 = kept().map(|(_, kept)| kept.loses()).sum();
+        let lost: u64 = kept().map(Kept::loses).sum();
         if lost > 0 {
             line(text, format_args!("kv_memory_file was cut or changed: {lost} heads of blocks are lost"))?;
         }
         let failed = budget.offload.as_ref().and_then(Offload::failure);
-        let failed = failed.or_else(|| kept().find_map(|(_, kept)| kept.failure()));
+        let failed = failed.or_else(|| kept().find_map(Kept::failure));
         failed.map_or(Ok(()), |error| line(text, format_args!("kv_memory_file: {error}")))
     }
+}
+
+/// The number of the first layer that has something, what it is, and how many layers have it.
+fn first<T>(layers: &[Layer], of: impl Fn(&Layer) -> Option<T>) -> Option<(u32, T, usize)> {
+    let (number, found) = layers.iter().find_map(|layer| Some((layer.number, of(layer)?)))?;
+    Some((number, found, layers.iter().filter_map(of).count()))
 }
 
 /// Appends a line to a text that ends without a newline.
