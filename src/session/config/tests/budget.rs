@@ -1,0 +1,78 @@
+//! A budget.
+
+use super::*;
+
+#[test]
+fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
+    let config = clean(json!({"kv_memory_mb": 64.5, "kv_memory_file": "blocks.kv", "kv_memory_file_mb": 2}));
+    let memory = config.memory.clone().unwrap();
+    assert_eq!(
+        (memory.bytes, memory.file.as_deref(), memory.file_bytes),
+        (64_500_000, Some("blocks.kv"), Some(2_000_000))
+    );
+    let rules = QuantRules { sink_tokens: 16, always: false, is_bounded: true };
+    assert_eq!((config.quant_of(0), config.lossless), (Some(rules), None));
+    assert_eq!(clean(json!({"kv_memory_bytes": 1000})).memory.unwrap().bytes, 1000);
+    assert_eq!(clean(json!({"kv_memory_mb": 1e-9})).memory.unwrap().bytes, 1, "0 would be no budget");
+
+    let exact = clean(json!({"kv_memory_mb": 64, "kv_lossless": true}));
+    let store = exact.lossless.as_ref().unwrap();
+    assert_eq!((store.mode, store.front_layers, exact.quant_of(0)), (RuntimeMode::Store, LAYERS, None));
+    // What the store has beside is the config's, and what it decides alone is idle.
+    let tuned = clean(json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_effort": 5}));
+    assert!(tuned.lossless.is_some());
+    for (config, warning) in [
+        (
+            json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_front_n": 2}),
+            "kv_lossless_front_n has no effect: kv_lossless must not be true",
+        ),
+        (json!({"kv_memory": 64}), "kv_memory is not a key of this version; did you mean kv_memory_mb?"),
+        (
+            json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_codec": "none"}),
+            "kv_lossless has no effect: kv_lossless_codec must not be \"none\"",
+        ),
+        (
+            json!({"kv_memory_mb": 64, "kv_quant_layer_start": 2}),
+            "kv_quant_layer_start has no effect: kv_quant must be",
+        ),
+    ] {
+        let (_, warnings) = Config::parse(config.to_string().as_bytes(), b"", LAYERS).unwrap();
+        assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{config}: {warnings:?}");
+    }
+
+    for (config, message) in [
+        (
+            r#"{"kv_memory_mb": 1, "kv_memory_bytes": 2}"#,
+            "kv_memory_mb is 1 and kv_memory_bytes 2; one of them expected",
+        ),
+        (
+            r#"{"kv_quant": "k8v4", "kv_lossless": true}"#,
+            "kv_quant is \"k8v4\" and kv_lossless true; one of them expected",
+        ),
+        (r#"{"kv_memory_mb": -1}"#, "kv_memory_mb is -1; a number from 0 to 1000000 expected"),
+        (
+            r#"{"kv_memory_mb": 1, "kv_memory_file": "a\u0000b"}"#,
+            "kv_memory_file is \"a\\0b\"; a string without control characters expected",
+        ),
+    ] {
+        assert_eq!(refused(config.as_bytes()).message(), message);
+    }
+    let (own, _) = Config::parse(br#"{"kv_memory_bytes": 5}"#, br#"{"kv_memory_mb": 64}"#, LAYERS).unwrap();
+    assert_eq!(own.memory.unwrap().bytes, 5, "two names of one number");
+    let both = json!({"kv_memory_mb": 1, "kv_h2o_enable": true}).to_string();
+    assert!(refused(both.as_bytes()).message().starts_with("kv_memory_mb is given and kv_h2o_enable true"));
+    for (idle, why) in [
+        (json!({"kv_memory_file": "x"}), "kv_memory_file has no effect: kv_memory_mb must be above 0"),
+        (
+            json!({"kv_memory_mb": 1, "kv_memory_file_mb": 1}),
+            "kv_memory_file_mb has no effect: kv_memory_file must name a file",
+        ),
+        (json!({"kv_lossless": true}), "kv_lossless has no effect: kv_memory_mb must be above 0"),
+        (
+            json!({"kv_memory_mb": 1, "kv_lossless": true, "kv_memory_file": "x"}),
+            "kv_memory_file has no effect: kv_lossless must not be true",
+        ),
+    ] {
+        assert_eq!(warned(idle).1, why);
+    }
+}
