@@ -381,11 +381,10 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
         all.raw_bytes += layer.raw_bytes() as u64;
         let Some(quant) = &layer.quant else { continue };
         let (blocks, kept) = (quant.blocks(), &quant.kept);
-        let heads = layer.rows.map_or(0, |rows| rows.heads);
-        let away: usize = (0..heads).map(|head| blocks.away(head).len()).sum();
+        let heads = layer.rows.map_or(1, |rows| rows.heads.max(1) as u64);
+        let file_tokens = file_tokens(blocks);
         all.block_bytes += blocks.bytes() as u64;
-        let heads = heads.max(1) as u64;
-        all.file_tokens += file_tokens(blocks) / heads;
+        all.file_tokens += file_tokens / heads;
         all.dropped_tokens += kept.dropped / heads;
         all.reads.add(&kept.reads);
         all.returned += kept.returned;
@@ -394,7 +393,7 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
         all.rung = all.rung.max(match blocks.list() {
             _ if kept.has_dropped() => Rung::Dropping,
             [] => Rung::Raw,
-            _ if away > 0 => Rung::File,
+            _ if file_tokens > 0 => Rung::File,
             _ => Rung::Quantised,
         });
     }

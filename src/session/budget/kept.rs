@@ -58,7 +58,7 @@ impl Kept {
         heads: usize,
         CacheLengths { logical, physical }: CacheLengths,
     ) {
-        let live: u32 = blocks.list().iter().map(|placed| placed.live.count_ones()).sum();
+        let live: u32 = blocks.list().iter().map(Placed::tokens).sum();
         let gone = logical.saturating_sub(physical).saturating_sub(live) as usize * heads;
         let empty = |placed: &Placed| placed.cells.iter().filter(|cell| cell.is_nowhere()).count();
         let parts: usize = blocks.list().iter().map(|placed| placed.tokens() as usize * empty(placed)).sum();
@@ -123,7 +123,7 @@ impl Kept {
             // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
             let fixed = blocks.other_bytes() - blocks.sketch_bytes();
             self.fit_sketches(blocks, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
-            // A head drops nothing while others have blocks that may go to the file, and none to make room for those that come back.
+            // A head drops nothing while others have blocks that may go to the file, nor to make room for those that come back.
             for (most, drops) in [(most, Drops::Refused), (most, Drops::Allowed), (room, Drops::Refused)] {
                 self.fit_codes(blocks, most, drops, pins, offload.as_deref_mut());
             }
@@ -196,47 +196,58 @@ impl Kept {
             }
             let count = (blocks.bytes() - most).div_ceil((codes / cells).max(1)).div_ceil(heads);
             for head in 0..heads {
-                let here = blocks.here(head).iter().copied();
-                let Ok(worst) = worst(blocks, here, head, count, pins) else { return };
-                // What may go in place of others.
-                let mut stored = None;
-                for block in worst {
-                    let is_stored = match (blocks.cell(block, head), offload.as_deref_mut()) {
-                        // It went in the place of another.
-                        (cell, _) if !cell.is_here() => continue,
-                        (cell, _) if cell.offloaded.is_some() => true,
-                        (_, None) => false,
-                        (_, Some(offload)) => match offload.write(blocks, block) {
-                            Ok(is_written) => is_written,
-                            // Nothing leaves for want of memory.
-                            Err(_) => return,
-                        },
-                    };
-                    let other = if is_stored {
-                        Some(block)
-                    } else {
-                        if stored.is_none() {
-                            let all = blocks.here(head).iter().copied();
-                            let all = all.filter(|block| blocks.cell(*block, head).offloaded.is_some());
-                            let Ok(mut found) = self::worst(blocks, all, head, usize::MAX, pins) else { return };
-                            found.sort_unstable_by(|a, b| order(blocks, head, a, b));
-                            stored = Some(found.into_iter());
-                        }
-                        stored.as_mut().and_then(|all| all.find(|other| blocks.cell(*other, head).is_here()))
-                    };
-                    if other.is_none() && drops == Drops::Refused {
-                        break;
-                    }
-                    blocks.leave(other.unwrap_or(block), head);
-                    if other.is_none() {
-                        self.drop_head(blocks, block);
-                    }
+                // Nothing leaves for want of memory.
+                if self.leave(blocks, (head, count), drops, pins, offload.as_deref_mut()).is_err() {
+                    return;
                 }
             }
             if blocks.cells_here() == cells {
                 return;
             }
         }
+    }
+
+    /// Lets so many blocks of a head leave, as far as `drops` allows.
+    fn leave(
+        &mut self,
+        blocks: &mut Blocks,
+        (head, count): (usize, usize),
+        drops: Drops,
+        pins: &Pins,
+        mut offload: Option<&mut Offload>,
+    ) -> Result<()> {
+        let worst = worst(blocks, blocks.here(head).iter().copied(), head, count, pins)?;
+        // Those of the file, which may go in place of others.
+        let mut stored = None;
+        for block in worst {
+            let cell = blocks.cell(block, head);
+            if !cell.is_here() {
+                // It went in the place of another.
+                continue;
+            }
+            let is_stored = match offload.as_deref_mut() {
+                _ if cell.offloaded.is_some() => true,
+                Some(offload) => offload.write(blocks, block)?,
+                None => false,
+            };
+            if is_stored {
+                blocks.leave(block, head);
+                continue;
+            }
+            let stored = match &mut stored {
+                Some(stored) => stored,
+                None => stored.insert(stored_blocks(blocks, head, pins)?.into_iter()),
+            };
+            match stored.find(|other| blocks.cell(*other, head).is_here()) {
+                Some(other) => blocks.leave(other, head),
+                None if drops == Drops::Refused => break,
+                None => {
+                    blocks.leave(block, head);
+                    self.drop_head(blocks, block);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A head of a block is nowhere any more.
@@ -269,6 +280,14 @@ fn worst(
         worst.truncate(count);
     }
     Ok(worst)
+}
+
+/// The blocks of a head in memory that the file has, too, the least score first.
+fn stored_blocks(blocks: &Blocks, head: usize, pins: &Pins) -> Result<Vec<u32>> {
+    let stored = blocks.here(head).iter().copied().filter(|block| blocks.cell(*block, head).offloaded.is_some());
+    let mut stored = worst(blocks, stored, head, usize::MAX, pins)?;
+    stored.sort_unstable_by(|a, b| order(blocks, head, a, b));
+    Ok(stored)
 }
 
 /// By score, blocks of the same one by age.
