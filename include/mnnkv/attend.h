@@ -31,11 +31,11 @@ extern "C" {
 // since keys keep their rotation. A block keeps its bytes until its last token goes. With as many parts results are the same
 // to the bit on every CPU and in any order of the parts, but where blocks come from kv_memory_file. Which blocks a budget drops
 // depends on working memory, too, and so on how many parts run at once. There are no slopes (ALiBi) here, nor a V of another
-// width than K: rows.h has slopes. Layers with a window keep every token unless the host removes them (mnnkv_session_keep). K and V of all raw
-// tokens must be finite, also of those that a row does not attend to: else its output may be NaN. Beside f32 only this is
-// rounded: a query times the scales of K, to 13 bits of its largest channel; a softmax weight times its scale of V, to 14 bits of
-// the largest in its block, or to 7 where all weights before it are 64 times that. V of a block with less than 2^-14 of the
-// weights is not read.
+// width than K: rows.h has slopes. Layers with a window keep every token unless the host removes them (mnnkv_session_keep). K
+// and V of all raw tokens must be finite, also of those that a row does not attend to: else its output may be NaN. Beside f32
+// only this is rounded: a query times the scales of K, to 13 bits of its largest channel; a softmax weight times its scale of V,
+// to 14 bits of the largest in its block, or to 7 where all weights before it are 64 times that. V of a block with less than
+// 2^-14 of the weights is not read.
 
 /// The attention of a step of a layer.
 typedef struct mnnkv_attend {

@@ -10,9 +10,9 @@ use crate::session::metrics::Metrics;
 use std::ffi::c_char;
 
 /// Measurements of a layer or a session. NaN = not measured; a count of 0 is a measurement. Counts, bytes and us
-/// (microseconds) are sums since create unless they say "now". Of all layers they are the sums of the layers, but for
-/// peaks, maxima and percentiles, which are of all together, and for h2o_resident_saved_bytes, which is less by the
-/// copies that lanes have (heads.h).
+/// (microseconds) are totals since create, except those marked "now". MNNKV_ALL_LAYERS sums them over the layers. Peaks,
+/// maxima and percentiles are computed over all layers instead, and h2o_resident_saved_bytes also subtracts the copies in
+/// lanes (heads.h).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_metrics {
