@@ -96,6 +96,10 @@ impl Kept {
             blocks.raise(mass.block, mass.head as usize, mass.share);
         }
         for (block, head) in found.lost {
+            // Another turn of the step has read it.
+            if found.arrived.iter().any(|arrived| (arrived.block, arrived.head) == (block, head)) {
+                continue;
+            }
             if blocks.forget(block, head) && blocks.cell(block, head).is_nowhere() {
                 self.lost += 1;
                 self.dropped += u64::from(blocks.list()[block as usize].tokens());

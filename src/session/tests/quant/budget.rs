@@ -1,7 +1,9 @@
 //! What a budget holds, beside chats that grow until it holds no more.
 
 use super::*;
+use crate::attend::{Arrived, Codes, Found, Shape};
 use crate::session::Holds;
+use crate::session::pins::Pins;
 use serde_json::{Value, json};
 
 const STEP: usize = 16;
@@ -423,6 +425,28 @@ fn a_chunk_at_the_least_budget_drops_nothing_that_the_file_has() {
     }
     let stats = chat.session.memory_stats().unwrap();
     assert!(stats.file_tokens > 800 && stats.dropped_tokens == 0, "{stats:?}");
+}
+
+#[test]
+fn a_block_that_one_turn_of_a_step_has_read_is_not_lost_to_another() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 22, Random::new(22));
+    let path = blocks_path("turns");
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    while chat.session.memory_stats().unwrap().file_tokens < 500 {
+        chat.begin();
+        chat.move_cache(50);
+        chat.append(50);
+        chat.end(0);
+    }
+    let bytes = chat.session.blocks_for_tests(0);
+    let mut state = chat.session.state().unwrap();
+    let quant = state.layers[0].quant.as_mut().unwrap();
+    let block = quant.blocks().away(0)[0];
+    let codes = Codes::of_bytes(Shape::new(DIMS).unwrap(), bytes[block as usize].2[0].as_ref().unwrap()).unwrap();
+    let found = Found { lost: vec![(block, 0)], arrived: vec![Arrived { block, head: 0, codes }], ..Found::default() };
+    quant.fit(found, None, 0, &Pins::default(), None);
+    assert!(!quant.kept.has_dropped() && quant.kept.loses() == 0);
 }
 
 #[test]
