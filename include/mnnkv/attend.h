@@ -45,7 +45,7 @@ typedef struct mnnkv_attend {
     /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
     uint32_t heads;
     /// Rows of each head: row r is that of the (rows - r)th token from the end. The rows of all turns of a step add up to
-    /// `queries` of end; they are not compared with the tokens that were appended.
+    /// `queries` of end. There may be fewer than tokens that were appended.
     uint32_t rows;
     /// Elements of a row, as the layout's. Layers stay raw where it is no multiple of 8 up to 512.
     uint32_t head_dim;
@@ -61,7 +61,8 @@ typedef struct mnnkv_attend {
     void *output;
     uint64_t output_head_stride;
     uint64_t output_row_stride;
-    /// 1 = row r attends to tokens up to its own, the (rows - r)th from the end; 0 = each row to all tokens.
+    /// 1 = row r attends to tokens up to its own, the (rows - r)th from the end; 0 = each row to all tokens. The tokens of more
+    /// than one causal row must be raw, as those that the step appended are.
     uint32_t causal;
     /// Row r does not attend to tokens that are `window` or more before its own; 0 = no bound. Whether it attends to later
     /// ones is up to causal.
@@ -96,8 +97,9 @@ mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
 /// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length that begin left, or
 /// above max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap
-/// the output; an element of the queries is not finite, or one of the mask is NaN or +inf; or a part is given twice or with
-/// other parts, rows, heads or kv_len than the first
+/// the output; the token of one of several causal rows is quantised; an element of the queries is not finite, or one of the mask
+/// is NaN or +inf; or a part is given twice or with other parts, rows, heads or kv_len than the first. Other fields must be equal
+/// in all parts, too, and are not compared
 /// UNSUPPORTED: if the cache is quantised by the host, or dtype is none of the three
 /// OUT_OF_MEMORY: if working memory is refused; where begin was short of it, which the text says, abort the step
 /// After another failure the part may be given again. The cache is never written.

@@ -119,8 +119,12 @@ impl Step<'_> {
         if self.queries.data.len() < expected {
             bail!(InvalidArgument, "queries have {} bytes; {expected} expected", self.queries.data.len());
         }
-        if self.is_causal && count > tokens.raw {
-            bail!(InvalidArgument, "{count} causal rows of a step; the cache has {} tokens", tokens.raw);
+        if self.is_causal && count > tokens.newest() {
+            bail!(
+                InvalidArgument,
+                "{count} causal rows of a step; the newest {} tokens are in the cache, and no row of others is expected",
+                tokens.newest()
+            );
         }
         if count > tokens.logical as usize {
             bail!(InvalidArgument, "{count} rows of a chat of {} tokens", tokens.logical);
@@ -181,6 +185,8 @@ pub fn attend(
     work: &mut Work,
     write: &mut dyn FnMut(usize, usize, &[f32]),
 ) -> Result<()> {
+    // The one row of the last token attends to all.
+    let step = &Step { is_causal: step.is_causal && step.queries.rows > 1, ..*step };
     step.check(tokens, (part, parts))?;
     let shape = RoundShape {
         rows: step.queries.rows,
@@ -214,6 +220,19 @@ impl Tokens<'_> {
 
     pub(super) fn raw_tiles(&self) -> usize {
         self.raw.div_ceil(BLOCK)
+    }
+
+    /// The newest tokens of the chat that are in the cache.
+    fn newest(&self) -> usize {
+        let before = self.positions.iter().map(|run| run[1] as usize).sum::<usize>();
+        let mut newest = self.raw - before;
+        for [first, count] in self.positions.iter().rev() {
+            if (first + count) as usize + newest != self.logical as usize {
+                break;
+            }
+            newest += *count as usize;
+        }
+        newest
     }
 
     /// The logical positions of a tile's tokens; those that are not there have the last one.

@@ -361,7 +361,7 @@ fn chat(
     for (head, numbers) in numbers.iter_mut().enumerate() {
         numbers.extend((sink..raw).map(|at| token(head, at)));
     }
-    let positions = vec![[0, sink as i32], [first as i32, (recent - rows) as i32]];
+    let positions = vec![[0, sink as i32], [first as i32, recent.saturating_sub(rows) as i32]];
     Chat { layout, key, value, blocks: blocks_of, positions, raw, numbers }
 }
 
@@ -449,12 +449,11 @@ proptest! {
         (dtype, packs) in prop::sample::select(vec![
             (Dtype::F32, [1, 8, 64]), (Dtype::F32, [1, 4, 64]), (Dtype::F16, [1, 16, 300]), (Dtype::Bf16, [8, 4, 64]), (Dtype::F16, [1, 1, 1]),
         ]),
-        sink in 0usize..20, blocks in 0usize..4, recent in 1usize..150, rows in prop::sample::select(vec![1usize, 2, 5, 16, 17, 40]),
+        sink in 0usize..20, blocks in 0usize..4, recent in 0usize..150, rows in prop::sample::select(vec![1usize, 2, 5, 16, 17, 40]),
         parts in 1u32..8, is_causal in any::<bool>(), window in prop::option::of(1u32..300), soft_cap in prop::option::of(0.5f32..30.0),
         has_sinks in any::<bool>(), mask_tokens in prop::option::of(0u32..200),
     ) {
         let mut noise = Noise(seed);
-        let recent = recent.max(rows);
         let mut chat = chat(dims, dtype, packs, (sink, blocks, recent, rows), &mut noise);
         let heads = KV_HEADS * GROUP;
         let queries = many(&mut noise, rows * heads * dims);
@@ -478,6 +477,12 @@ proptest! {
             raw: chat.raw, positions: &chat.positions, logical: logical as u32,
         };
         let round = Round::default();
+        let newest = if blocks > 0 { recent } else { sink + recent };
+        if rows > logical || is_causal && rows > newest.max(1) {
+            let error = attend(&tokens, &step, (0, parts), &round, &mut Work::default(), &mut |_, _, _| {}).unwrap_err();
+            prop_assert!(error.status() == Status::InvalidArgument && error.message().contains("rows of a"), "{}", error.message());
+            return Ok(());
+        }
         let mut output = vec![f32::NAN; rows * heads * dims];
         for part in (0..parts).rev() {
             let mut write = |row: usize, head: usize, x: &[f32]| output[(row * heads + head) * dims..][..dims].copy_from_slice(x);
