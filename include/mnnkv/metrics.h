@@ -68,7 +68,7 @@ typedef struct mnnkv_metrics {
     double h2o_host_wait_us_p99;                 ///< us: 99th percentile, within 5%
     double h2o_parked_raw_bytes;                 ///< bytes: now: parked tokens, raw size
     double h2o_parked_bytes;                     ///< bytes: now: parked tokens, encoded size
-    /// tokens: now: in 8 and 4 bits, in memory or in the file (attend.h)
+    /// tokens: now: in 8 and 4 bits, in memory or in the file (attend.h), if only for one head
     double quant_tokens;
     double quant_bytes;                          ///< bytes: now: their codes in memory
     double quant_block_count;                    ///< count: blocks of 64 tokens made

@@ -77,8 +77,8 @@ pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
 }
 
 /// Returns one sentence about the calling thread's last failure: what was given, and what is allowed.
-/// UTF-8, at most 1,023 bytes, never NULL, "" before the first failure. Valid until the thread's next call of this
-/// library. A successful call does not clear it.
+/// Where memory is short it may say no more than that. UTF-8, at most 1,023 bytes, never NULL, "" before the first failure. Valid
+/// until the thread's next call of this library. A successful call does not clear it.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|text| text.as_ptr().cast())
