@@ -112,6 +112,8 @@ fn steps_of_a_layer_that_cannot_be_quantised_count_once_they_exceed_its_share() 
         assert_eq!((stats.raw_bytes, stats.over_steps), (raw as u64, over));
     }
     assert!((1..300).contains(&over));
+    session.reset(None).unwrap();
+    assert_eq!(session.memory_stats().unwrap().over_steps, over, "since create");
 }
 
 #[test]
@@ -337,6 +339,13 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
     chat.end(60);
     let stats = chat.session.memory_stats().unwrap();
     assert!(stats.lost > 0 && stats.lost <= lost, "{stats:?}, {lost} heads were cut away");
+    // Counts are since create, warnings of this chat.
+    let is_warned = |chat: &Chat| chat.session.warnings().unwrap().contains("heads of blocks are lost");
+    assert!(is_warned(&chat) && stats.reads.read > 0, "{stats:?}");
+    chat.session.reset(None).unwrap();
+    let after = chat.session.memory_stats().unwrap();
+    assert_eq!((after.lost, after.reads, after.dropped_tokens), (stats.lost, stats.reads, 0));
+    assert!(!is_warned(&chat));
 }
 
 #[test]
@@ -369,6 +378,8 @@ fn a_full_file_loses_no_token_while_memory_has_room() {
     chat.session = session(&config(""));
     let whole = run(&mut chat);
     assert!(whole.returned > 100 && whole.dropped_tokens == 0, "{whole:?}");
+    chat.session.reset(None).unwrap();
+    assert_eq!(chat.session.memory_stats().unwrap().returned, whole.returned, "since create");
     // Of what is in the file blocks that came back are in memory, too.
     let room = whole.file_bytes as f64 * 0.9 / 1e6;
     drop(chat);
