@@ -206,7 +206,8 @@ impl Chat {
             (14, false) => self.relayout(0, given),
             (15, _) if given.byte() < 32 => {
                 right(c!(mnnkv_session_reset(self.session, 0)));
-                (self.kv_len, self.open) = (0, None);
+                // The next chat may have buffers with more padding than the budget has room for.
+                (self.kv_len, self.open, self.has_begun) = (0, None, false);
                 self.tokens.clear();
             }
             _ => self.check_memory(),
