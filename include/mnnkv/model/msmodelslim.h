@@ -262,7 +262,7 @@ typedef struct mnnkv_msmodelslim_writer_options {
 /// Prepares a directory at path (UTF-8, zero-terminated). An existing one must have no quantised weights or
 /// description; otherwise its parent must exist. Nothing is written before the first contents. abi_version:
 /// MNNKV_ABI_VERSION. out: the handle; mnnkv_msmodelslim_writer_destroy frees it. options: NULL = one file, a scale per
-/// row, no offsets. Any thread.
+/// row, no offsets. A relative path stays valid when the working directory changes. Any thread.
 /// INVALID_ARGUMENT: if path is not a directory or has weights, or an option is out of range.
 /// IO: if path cannot be examined.
 /// UNSUPPORTED: if the ABI differs.
@@ -300,7 +300,7 @@ mnnkv_status mnnkv_msmodelslim_writer_kv(mnnkv_msmodelslim_writer *writer, const
 
 /// Appends len bytes, little-endian, to a declared tensor. After NOT_FOUND or IO only destroy is legal.
 /// INVALID_ARGUMENT: if another tensor is next, or len exceeds the rest.
-/// NOT_FOUND: if the parent of the directory does not exist.
+/// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
 /// IO: if writing fails.
 mnnkv_status mnnkv_msmodelslim_writer_append(mnnkv_msmodelslim_writer *writer,
                                              const char *name,
@@ -310,7 +310,7 @@ mnnkv_status mnnkv_msmodelslim_writer_append(mnnkv_msmodelslim_writer *writer,
 /// Appends count floats, whole rows, to a declared linear. INVALID_ARGUMENT writes nothing.
 /// INVALID_ARGUMENT: if another is next, count is not a multiple of k or exceeds the rest, a number is not finite, or,
 ///   with asymmetric, the range of numbers overflows f32.
-/// NOT_FOUND: if the parent of the directory does not exist.
+/// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
 /// IO: if writing fails.
 mnnkv_status mnnkv_msmodelslim_writer_append_rows(mnnkv_msmodelslim_writer *writer,
                                                   const char *name,
@@ -320,7 +320,7 @@ mnnkv_status mnnkv_msmodelslim_writer_append_rows(mnnkv_msmodelslim_writer *writ
 /// Appends the KV scales of a declared layer, channels floats each. key_offset, value_offset: integers from -128 to
 /// 127, or NULL for zeros, which all runtimes read alike.
 /// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is not a code.
-/// NOT_FOUND: if the parent of the directory does not exist.
+/// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
 /// IO: if writing fails.
 mnnkv_status mnnkv_msmodelslim_writer_append_kv(mnnkv_msmodelslim_writer *writer,
                                                 const char *prefix,
@@ -330,9 +330,10 @@ mnnkv_status mnnkv_msmodelslim_writer_append_kv(mnnkv_msmodelslim_writer *writer
                                                 const float *value_offset,
                                                 size_t channels);
 
-/// Completes the directory. Afterwards only destroy is legal, except after OUT_OF_MEMORY. INVALID_ARGUMENT and IO
-/// remove the files.
+/// Completes the directory. Afterwards only destroy is legal, except after OUT_OF_MEMORY. Any other failure
+/// removes the files.
 /// INVALID_ARGUMENT: if contents are missing, or nothing was declared.
+/// NOT_FOUND: if the directory was removed or renamed.
 /// IO: if writing fails.
 /// OUT_OF_MEMORY: if memory was refused; nothing has changed, and the call may be repeated.
 mnnkv_status mnnkv_msmodelslim_writer_finish(mnnkv_msmodelslim_writer *writer);

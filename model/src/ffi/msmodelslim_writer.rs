@@ -61,7 +61,7 @@ unsafe fn with(writer: *mut mnnkv_msmodelslim_writer, body: impl FnOnce(&mut Wri
 /// Prepares a directory at path (UTF-8, zero-terminated). An existing one must have no quantised weights or
 /// description; otherwise its parent must exist. Nothing is written before the first contents. abi_version:
 /// MNNKV_ABI_VERSION. out: the handle; mnnkv_msmodelslim_writer_destroy frees it. options: NULL = one file, a scale per
-/// row, no offsets. Any thread.
+/// row, no offsets. A relative path stays valid when the working directory changes. Any thread.
 /// INVALID_ARGUMENT: if path is not a directory or has weights, or an option is out of range.
 /// IO: if path cannot be examined.
 /// UNSUPPORTED: if the ABI differs.
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_kv(
 
 /// Appends len bytes, little-endian, to a declared tensor. After NOT_FOUND or IO only destroy is legal.
 /// INVALID_ARGUMENT: if another tensor is next, or len exceeds the rest.
-/// NOT_FOUND: if the parent of the directory does not exist.
+/// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
 /// IO: if writing fails.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
 /// Appends count floats, whole rows, to a declared linear. INVALID_ARGUMENT writes nothing.
 /// INVALID_ARGUMENT: if another is next, count is not a multiple of k or exceeds the rest, a number is not finite, or,
 ///   with asymmetric, the range of numbers overflows f32.
-/// NOT_FOUND: if the parent of the directory does not exist.
+/// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
 /// IO: if writing fails.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
 /// Appends the KV scales of a declared layer, channels floats each. key_offset, value_offset: integers from -128 to
 /// 127, or NULL for zeros, which all runtimes read alike.
 /// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is not a code.
-/// NOT_FOUND: if the parent of the directory does not exist.
+/// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
 /// IO: if writing fails.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
@@ -232,9 +232,10 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
     }
 }
 
-/// Completes the directory. Afterwards only destroy is legal, except after OUT_OF_MEMORY. INVALID_ARGUMENT and IO
-/// remove the files.
+/// Completes the directory. Afterwards only destroy is legal, except after OUT_OF_MEMORY. Any other failure
+/// removes the files.
 /// INVALID_ARGUMENT: if contents are missing, or nothing was declared.
+/// NOT_FOUND: if the directory was removed or renamed.
 /// IO: if writing fails.
 /// OUT_OF_MEMORY: if memory was refused; nothing has changed, and the call may be repeated.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

@@ -58,12 +58,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Prepares a directory at `path`. An existing one must have no weights or description. Nothing is written before
-    /// the first contents.
+    /// Prepares a directory at `path`, which is taken from the root on. An existing one must have no weights or
+    /// description. Nothing is written before the first contents.
     pub fn new(path: &Path, options: WriteOptions) -> Result<Writer> {
         Folder::check(path)?;
         Ok(Writer {
-            path: files::copied(path)?,
+            path: files::absolute(path)?,
             options,
             plan: WritePlan::default(),
             step: 0,
