@@ -299,9 +299,10 @@ mnnkv_status mnnkv_msmodelslim_writer_linear(mnnkv_msmodelslim_writer *writer, c
 mnnkv_status mnnkv_msmodelslim_writer_kv(mnnkv_msmodelslim_writer *writer, const char *prefix, size_t channels);
 
 /// Appends len bytes, little-endian, to a declared tensor. After NOT_FOUND or IO only destroy is legal.
-/// INVALID_ARGUMENT: if another tensor is next, or len exceeds the rest.
+/// INVALID_ARGUMENT: if another tensor is next, len exceeds the rest, or these are the first contents and the directory has
+///   got weights or a description.
 /// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
-/// IO: if writing fails.
+/// IO: if writing fails, or another program has created a file of the same name; that file stays.
 mnnkv_status mnnkv_msmodelslim_writer_append(mnnkv_msmodelslim_writer *writer,
                                              const char *name,
                                              const void *data,
@@ -311,7 +312,7 @@ mnnkv_status mnnkv_msmodelslim_writer_append(mnnkv_msmodelslim_writer *writer,
 /// INVALID_ARGUMENT: if another is next, count is not a multiple of k or exceeds the rest, a number is not finite, or,
 ///   with asymmetric, the range of numbers overflows f32.
 /// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
-/// IO: if writing fails.
+/// IO: if writing fails, or another program has created a file of the same name; that file stays.
 mnnkv_status mnnkv_msmodelslim_writer_append_rows(mnnkv_msmodelslim_writer *writer,
                                                   const char *name,
                                                   const float *weights,
@@ -321,7 +322,7 @@ mnnkv_status mnnkv_msmodelslim_writer_append_rows(mnnkv_msmodelslim_writer *writ
 /// 127, or NULL for zeros, which all runtimes read alike.
 /// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is not a code.
 /// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
-/// IO: if writing fails.
+/// IO: if writing fails, or another program has created a file of the same name; that file stays.
 mnnkv_status mnnkv_msmodelslim_writer_append_kv(mnnkv_msmodelslim_writer *writer,
                                                 const char *prefix,
                                                 const float *key_scale,
@@ -334,7 +335,7 @@ mnnkv_status mnnkv_msmodelslim_writer_append_kv(mnnkv_msmodelslim_writer *writer
 /// removes the files.
 /// INVALID_ARGUMENT: if contents are missing, or nothing was declared.
 /// NOT_FOUND: if the directory was removed or renamed.
-/// IO: if writing fails.
+/// IO: if writing fails, or another program has created a file of the same name; that file stays.
 /// OUT_OF_MEMORY: if memory was refused; nothing has changed, and the call may be repeated.
 mnnkv_status mnnkv_msmodelslim_writer_finish(mnnkv_msmodelslim_writer *writer);
 

@@ -161,9 +161,10 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_kv(
 }
 
 /// Appends len bytes, little-endian, to a declared tensor. After NOT_FOUND or IO only destroy is legal.
-/// INVALID_ARGUMENT: if another tensor is next, or len exceeds the rest.
+/// INVALID_ARGUMENT: if another tensor is next, len exceeds the rest, or these are the first contents and the directory has
+///   got weights or a description.
 /// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
-/// IO: if writing fails.
+/// IO: if writing fails, or another program has created a file of the same name; that file stays.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -184,7 +185,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
 /// INVALID_ARGUMENT: if another is next, count is not a multiple of k or exceeds the rest, a number is not finite, or,
 ///   with asymmetric, the range of numbers overflows f32.
 /// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
-/// IO: if writing fails.
+/// IO: if writing fails, or another program has created a file of the same name; that file stays.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -205,7 +206,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
 /// 127, or NULL for zeros, which all runtimes read alike.
 /// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is not a code.
 /// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
-/// IO: if writing fails.
+/// IO: if writing fails, or another program has created a file of the same name; that file stays.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -236,7 +237,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
 /// removes the files.
 /// INVALID_ARGUMENT: if contents are missing, or nothing was declared.
 /// NOT_FOUND: if the directory was removed or renamed.
-/// IO: if writing fails.
+/// IO: if writing fails, or another program has created a file of the same name; that file stays.
 /// OUT_OF_MEMORY: if memory was refused; nothing has changed, and the call may be repeated.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_finish(writer: *mut mnnkv_msmodelslim_writer) -> mnnkv_status {

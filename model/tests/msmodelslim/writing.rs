@@ -200,6 +200,34 @@ fn a_writer_that_does_not_finish_leaves_nothing() {
 }
 
 #[test]
+fn files_of_another_program_stay() {
+    let scratch = Scratch::new("others");
+    let begin = || {
+        let mut writer = Writer::new(&scratch.0, WriteOptions::default()).unwrap();
+        writer.tensor("m.a", Tag::Float, FileDtype::F32, &[1]).unwrap();
+        writer
+    };
+    let description = scratch.0.join("quant_model_description.json");
+    // Before the first contents: the call may be repeated.
+    let mut writer = begin();
+    std::fs::create_dir(&scratch.0).unwrap();
+    std::fs::write(&description, "{}").unwrap();
+    assert_eq!(writer.append("m.a", &[0; 4]).unwrap_err().status(), Status::InvalidArgument);
+    std::fs::remove_file(&description).unwrap();
+    writer.append("m.a", &[0; 4]).unwrap();
+    drop(writer);
+    // After them.
+    let mut writer = begin();
+    writer.append("m.a", &[0; 4]).unwrap();
+    std::fs::write(&description, "{}").unwrap();
+    let error = writer.finish().unwrap_err();
+    assert_eq!(error.status(), Status::Io);
+    assert!(error.message().contains("another program"), "{error}");
+    assert_eq!(scratch.names(), ["quant_model_description.json"]);
+    assert_eq!(std::fs::read_to_string(&description).unwrap(), "{}");
+}
+
+#[test]
 fn contents_have_the_declared_order_and_size() {
     let scratch = Scratch::new("order");
     let begin = || {

@@ -127,11 +127,12 @@ impl Writer {
 
     /// Writes; the first call creates the files.
     ///
-    /// The first call allocates all memory: OUT_OF_MEMORY changes nothing. Any other failure ends the writer.
+    /// The first call allocates all memory and checks the directory: OUT_OF_MEMORY and INVALID_ARGUMENT change nothing. Any
+    /// other failure ends the writer.
     fn put(&mut self, contents: &[&[u8]]) -> Result<()> {
         let result = self.try_put(contents);
         if let Err(e) = &result {
-            self.failed = self.output.is_some() || e.status() != Status::OutOfMemory;
+            self.failed = self.output.is_some() || !matches!(e.status(), Status::OutOfMemory | Status::InvalidArgument);
         }
         result
     }

@@ -132,8 +132,12 @@ impl Output {
     /// Begins a file. Dropping the folder removes it.
     fn begin(&mut self, due: Due) -> Result<NewFile> {
         let Some((name, path)) = due else { bail!(Internal, "a file was begun before") };
+        if files::kind(&path).is_ok() {
+            bail!(Io, "cannot create {}: another program has created it since the writer began", path.display());
+        }
+        let file = name.begin(std::mem::take(&mut self.room))?;
         memory::push(&mut self.folder.files, path)?;
-        name.begin(std::mem::take(&mut self.room))
+        Ok(file)
     }
 
     /// Closes complete parts and opens the next one.
