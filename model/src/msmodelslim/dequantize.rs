@@ -30,8 +30,8 @@ impl Model {
     /// rounded to nearest even from f32.
     ///
     /// W8A16, W8A8_DYNAMIC and W8A8_MIX: `(code - weight_offset) * weight_scale`. W8A8 and W8A8S: `code * weight_scale`
-    /// if the file has that, else `code * (deq_scale / input_scale)`. FLOAT: the numbers themselves. Allocates a byte
-    /// per code, and a row. Nothing is written on failure. INVALID_ARGUMENT: if the rows do not exist or `out` has
+    /// if the file has that, else `code * (deq_scale / input_scale)`. FLOAT: the numbers themselves. Allocates the
+    /// bytes of these rows in the file, and a row. Nothing is written on failure. INVALID_ARGUMENT: if the rows do not exist or `out` has
     /// another size. UNSUPPORTED: if the tag is another one. CORRUPT: if tensors contradict each other or a scale is
     /// not positive. IO: if the file cannot be read.
     pub fn dequantize(&self, linear: usize, rows: Range<usize>, dtype: Dtype, out: &mut [u8]) -> Result<()> {
@@ -58,22 +58,27 @@ impl Model {
         }
         let (begin, count) = (rows.start as u64 * linear.k as u64, (rows.len() * linear.k) as u64);
         let weight = self.files.need(linear.part("weight"))?;
-        let row_bytes = linear.k * dtype.bytes();
+        let out_rows = out.chunks_exact_mut(linear.k * dtype.bytes());
+        let mut numbers = memory::filled(0.0, linear.k)?;
         if linear.granularity == Granularity::None {
-            let floats = weight.floats(begin, count)?;
-            for (out, row) in out.chunks_exact_mut(row_bytes).zip(floats.chunks_exact(linear.k)) {
-                narrow(dtype, Endian::Little, row, out);
+            let number = weight.float_of_bytes()?;
+            let bytes = weight.bytes(begin, count)?;
+            let row_bytes = bytes.len() / rows.len();
+            for (out, row) in out_rows.zip(bytes.chunks_exact(row_bytes)) {
+                let elements = row.chunks_exact(row_bytes / linear.k);
+                numbers.iter_mut().zip(elements).for_each(|(x, bytes)| *x = number(bytes));
+                narrow(dtype, Endian::Little, &numbers, out);
             }
             return Ok(());
         }
-        let codes = weight.codes(begin, count)?;
+        let bytes = weight.code_bytes(begin, count)?;
         let (scales, offsets) = self.row_scales(linear, &rows)?;
         let groups = scales.len() / rows.len();
-        let mut numbers = memory::filled(0.0, linear.k)?;
-        for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+        let mut codes = memory::filled(0, linear.k)?;
+        for (row, (out, bytes)) in out_rows.zip(bytes.chunks_exact(linear.k)).enumerate() {
             let groups = row * groups..(row + 1) * groups;
-            let codes = &codes[row * linear.k..(row + 1) * linear.k];
-            quantize::dequantize_rows(codes, linear.k, &scales[groups.clone()], &offsets[groups], &mut numbers)?;
+            codes.iter_mut().zip(bytes).for_each(|(code, byte)| *code = *byte as i8);
+            quantize::dequantize_rows(&codes, linear.k, &scales[groups.clone()], &offsets[groups], &mut numbers)?;
             narrow(dtype, Endian::Little, &numbers, out);
         }
         Ok(())

@@ -115,20 +115,30 @@ impl Located<'_> {
 
     /// Elements of any float type as f32.
     pub(super) fn floats(&self, begin: u64, count: u64) -> Result<Vec<f32>> {
-        let convert: fn(&[u8]) -> f32 = match self.tensor.dtype {
+        let convert = self.float_of_bytes()?;
+        self.elements(begin, count, convert)
+    }
+
+    /// Converts the bytes of one element of any float type.
+    pub(super) fn float_of_bytes(&self) -> Result<fn(&[u8]) -> f32> {
+        Ok(match self.tensor.dtype {
             FileDtype::F32 => |b| f32::from_le_bytes(fixed(b)),
             FileDtype::F16 => |b| f16::from_le_bytes(fixed(b)).to_f32(),
             FileDtype::Bf16 => |b| bf16::from_le_bytes(fixed(b)).to_f32(),
             FileDtype::F64 => |b| f64::from_le_bytes(fixed(b)) as f32,
             other => return Err(self.wrong_dtype(other, "F16, BF16, F32 or F64")),
-        };
-        self.elements(begin, count, convert)
+        })
     }
 
     /// Elements of an I8 tensor.
     pub(super) fn codes(&self, begin: u64, count: u64) -> Result<Vec<i8>> {
+        memory::collect(self.code_bytes(begin, count)?.iter().map(|b| *b as i8))
+    }
+
+    /// As [`Located::codes`], as bytes.
+    pub(super) fn code_bytes(&self, begin: u64, count: u64) -> Result<Vec<u8>> {
         match self.tensor.dtype {
-            FileDtype::I8 => self.elements(begin, count, |b| b[0] as i8),
+            FileDtype::I8 => self.bytes(begin, count),
             other => Err(self.wrong_dtype(other, "I8")),
         }
     }
