@@ -212,7 +212,8 @@ mnnkv_status mnnkv_msmodelslim_norm(const mnnkv_msmodelslim *model,
                                     size_t cap,
                                     size_t *len);
 
-/// Writes the KV scales and offsets of a layer as fp32, for mnnkv_c8_scales. kv_layer: a number in
+/// Writes the KV scales and offsets of a layer as fp32, for mnnkv_c8_scales, which refuses scales below 2^-100 and offsets
+/// that are not integers from -128 to 127: errors of mnnkv_msmodelslim_check_json. kv_layer: a number in
 /// MNNKV_MSMODELSLIM_KV_LAYERS; equal to the layer's own number only if all layers have scales. values: 0 = keys, 1 =
 /// values. Offsets are zeros if the files have none.
 ///
@@ -320,7 +321,8 @@ mnnkv_status mnnkv_msmodelslim_writer_append_rows(mnnkv_msmodelslim_writer *writ
 
 /// Appends the KV scales of a declared layer, channels floats each. key_offset, value_offset: integers from -128 to
 /// 127, or NULL for zeros, which all runtimes read alike.
-/// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is not a code.
+/// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not finite or below 2^-100, or an offset is not a
+///   code.
 /// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
 /// IO: if writing fails, or another program has created a file of the same name; that file stays.
 mnnkv_status mnnkv_msmodelslim_writer_append_kv(mnnkv_msmodelslim_writer *writer,

@@ -456,7 +456,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
     }
 }
 
-/// Writes the KV scales and offsets of a layer as fp32, for mnnkv_c8_scales. kv_layer: a number in
+/// Writes the KV scales and offsets of a layer as fp32, for mnnkv_c8_scales, which refuses scales below 2^-100 and offsets
+/// that are not integers from -128 to 127: errors of mnnkv_msmodelslim_check_json. kv_layer: a number in
 /// MNNKV_MSMODELSLIM_KV_LAYERS; equal to the layer's own number only if all layers have scales. values: 0 = keys, 1 =
 /// values. Offsets are zeros if the files have none.
 ///

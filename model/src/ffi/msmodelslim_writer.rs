@@ -204,7 +204,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
 
 /// Appends the KV scales of a declared layer, channels floats each. key_offset, value_offset: integers from -128 to
 /// 127, or NULL for zeros, which all runtimes read alike.
-/// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is not a code.
+/// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not finite or below 2^-100, or an offset is not a
+///   code.
 /// NOT_FOUND: if the parent of the directory does not exist, or the directory was removed or renamed.
 /// IO: if writing fails, or another program has created a file of the same name; that file stays.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

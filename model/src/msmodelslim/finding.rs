@@ -106,7 +106,7 @@ kinds! {
     ShapeMismatch "shape_mismatch" Corrupt,
     /// A group_size that contradicts the tensors.
     GroupSizeMismatch "group_size_mismatch" Corrupt,
-    /// A scale that is zero, negative, infinite or NaN.
+    /// A scale that is zero, negative, infinite or NaN; a KV scale below 2^-100.
     BadScaleValue "bad_scale_value" Corrupt,
     /// An offset outside -128 .. 127, or other than 0 where the type has none.
     OffsetOutOfRange "offset_out_of_range" Corrupt,

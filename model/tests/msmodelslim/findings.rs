@@ -41,13 +41,17 @@ fn numbers_are_looked_at() {
         &["error bad_scale_value m.3.k_proj.kv_cache_scale"],
     );
     finds(
+        |d| d.set("m.3.k_proj.kv_cache_scale", f32s(&[1e-31, 1.0])),
+        &["error bad_scale_value m.3.k_proj.kv_cache_scale"],
+    );
+    finds(
         |d| d.set("m.3.v_proj.kv_cache_offset", f32s(&[0.0, 7.0])),
         &["warning kv_offset_nonzero m.3.v_proj.kv_cache_offset"],
     );
     finds(
         |d| d.set("m.3.v_proj.kv_cache_offset", f32s(&[0.0, 0.5])),
         &[
-            "warning non_integral_offset m.3.v_proj.kv_cache_offset",
+            "error non_integral_offset m.3.v_proj.kv_cache_offset",
             "warning kv_offset_nonzero m.3.v_proj.kv_cache_offset",
         ],
     );

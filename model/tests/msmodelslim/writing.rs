@@ -259,6 +259,7 @@ fn contents_have_the_declared_order_and_size() {
     let one: &[f32] = &[1.0, 1.0];
     refused(writer.append_kv("p", (&[1.0], None), (one, None)), "2 expected");
     refused(writer.append_kv("p", (one, None), (&[1.0, 0.0], None)), "value scale 1 is 0");
+    refused(writer.append_kv("p", (one, None), (&[1e-31, 1.0], None)), "value scale 0 is 1e-31; a finite");
     refused(writer.append_kv("p", (one, Some(&[0.5, 0.0])), (one, None)), "key offset 0 is 0.5");
     writer.append_kv("p", (one, None), (one, None)).unwrap();
     refused(writer.append("p", &[0]), "complete");

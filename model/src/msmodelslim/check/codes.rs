@@ -2,7 +2,7 @@
 
 use super::{Checker, WINDOW, some};
 use crate::msmodelslim::files::Located;
-use crate::msmodelslim::finding::FindingKind;
+use crate::msmodelslim::finding::{FindingKind, Severity};
 use crate::msmodelslim::layers::QuantizedLinear;
 use crate::msmodelslim::packed_scale::PackedScale;
 use crate::names::Name;
@@ -19,7 +19,7 @@ impl Checker<'_> {
             self.scales(linear.part(part))?;
         }
         for part in ["weight_offset", "input_offset"] {
-            self.offsets(linear.part(part))?;
+            self.offsets(linear.part(part), Severity::Warning)?;
         }
         if !linear.tag.needs_weight_scale() {
             let word = linear.tag.word();

@@ -22,9 +22,10 @@ pub(super) fn values(files: &Files, layers: &Layers, findings: &mut Findings) ->
         checker.linear(linear)?;
     }
     for side in layers.kv.iter().flat_map(|layer| [&layer.key, &layer.value]) {
-        checker.scales((&side.scale).into())?;
+        checker.kv_scales((&side.scale).into())?;
         if let Some(offset) = &side.offset {
-            checker.offsets(offset.into())?;
+            // C8 refuses fractions.
+            checker.offsets(offset.into(), Severity::Error)?;
             checker.kv_offsets(offset.into())?;
         }
     }

@@ -1,7 +1,8 @@
 //! Checks of scales and offsets.
 
 use super::Checker;
-use crate::msmodelslim::finding::FindingKind;
+use crate::c8::LEAST_SCALE;
+use crate::msmodelslim::finding::{FindingKind, Severity};
 use crate::msmodelslim::packed_scale::PackedScale;
 use crate::names::Name;
 use crate::safetensors::FileDtype;
@@ -52,6 +53,15 @@ fn tally<T>() -> Tally<T> {
 impl Checker<'_> {
     /// Checks that scales are positive and finite.
     pub(super) fn scales(&mut self, name: Name<'_>) -> Result<()> {
+        self.scales_from(name, f32::from_bits(1), "a positive number")
+    }
+
+    /// Checks that KV scales are those of C8.
+    pub(super) fn kv_scales(&mut self, name: Name<'_>) -> Result<()> {
+        self.scales_from(name, LEAST_SCALE, "a finite number of at least 2^-100")
+    }
+
+    fn scales_from(&mut self, name: Name<'_>, least: f32, expected: &str) -> Result<()> {
         let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
         let mut bad = tally::<f32>();
         self.scan(
@@ -59,20 +69,20 @@ impl Checker<'_> {
             |l, begin, count| l.floats(begin, count),
             |begin, piece| {
                 for (i, scale) in piece.iter().enumerate() {
-                    if !(scale.is_finite() && *scale > 0.0) {
+                    if !(least..=f32::MAX).contains(scale) {
                         bad.add(begin + i as u64, *scale);
                     }
                 }
             },
         )?;
-        if let Some(text) = bad.described(name, "a positive number") {
+        if let Some(text) = bad.described(name, expected) {
             self.error(located, FindingKind::BadScaleValue, format_args!("{text}"))?;
         }
         Ok(())
     }
 
-    /// Checks that offsets are integers from -128 to 127.
-    pub(super) fn offsets(&mut self, name: Name<'_>) -> Result<()> {
+    /// Checks that offsets are integers from -128 to 127. `severity` is that of fractions.
+    pub(super) fn offsets(&mut self, name: Name<'_>, severity: Severity) -> Result<()> {
         let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
         let (mut outside, mut fractions) = (tally::<f32>(), tally::<f32>());
         self.scan(
@@ -92,7 +102,7 @@ impl Checker<'_> {
             self.error(located, FindingKind::OffsetOutOfRange, format_args!("{text}"))?;
         }
         if let Some(text) = fractions.described(name, "a whole number") {
-            self.warn(located, FindingKind::NonIntegralOffset, format_args!("{text}"))?;
+            self.fault(located, severity, FindingKind::NonIntegralOffset, format_args!("{text}"))?;
         }
         Ok(())
     }
@@ -152,8 +162,8 @@ impl Checker<'_> {
         if let Some(text) = strange.described(name, "the bits of an f32 and nothing above them") {
             self.error(located, FindingKind::PackedScaleHighBits, format_args!("{text}"))?;
         }
-        if let Some(text) =
-            npu.described(name, "the format's form; this is the NPU's, read with the mantissa it left, and that")
+        if let Some(text) = npu
+            .described(name, "the bits of an f32 (this is the form of the NPU's converter, with 10 bits of mantissa)")
         {
             self.warn(located, FindingKind::PackedScaleNpuForm, format_args!("{text}"))?;
         }

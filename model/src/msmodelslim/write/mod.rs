@@ -5,6 +5,7 @@ mod plan;
 
 use super::quantize::quantize_rows;
 use super::tags::Tag;
+use crate::c8::LEAST_SCALE;
 use crate::safetensors::FileDtype;
 use mnnkv::status::{Error, Result, Status, bail};
 use mnnkv::sys::{files, memory};
@@ -205,7 +206,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends the KV scales of a declared layer: positive numbers, one per channel, and offsets, integers from -128 to
+    /// Appends the KV scales of a declared layer: numbers from 2^-100 on, one per channel, and offsets, integers from -128 to
     /// 127; `None` = zeros.
     pub fn append_kv(
         &mut self,
@@ -223,8 +224,12 @@ impl Writer {
                     "{prefix}: {scales} {what} scales, {offsets} offsets given; {channels} expected"
                 );
             }
-            if let Some(at) = scales.iter().position(|scale| !(scale.is_finite() && *scale > 0.0)) {
-                bail!(InvalidArgument, "{prefix}: {what} scale {at} is {}; a positive number expected", scales[at]);
+            if let Some(at) = scales.iter().position(|scale| !(LEAST_SCALE..=f32::MAX).contains(scale)) {
+                let scale = scales[at];
+                bail!(
+                    InvalidArgument,
+                    "{prefix}: {what} scale {at} is {scale:e}; a finite number of at least 2^-100 expected"
+                );
             }
             let code = |offset: &f32| (-128.0..=127.0).contains(offset) && offset.fract() == 0.0;
             if let Some(at) = offsets.iter().position(|offset| !code(offset)) {
