@@ -226,7 +226,14 @@ fn element(top: &Keys, text: &Keys, notes: &mut Notes) -> Result<Option<CacheEle
                 break;
             }
         }
-        if let Some(name) = keys.name("torch_dtype")?.or(keys.name("dtype")?) {
+        let (new, old) = (keys.name("dtype")?, keys.name("torch_dtype")?);
+        if let (Some(new), Some(old)) = (new, old)
+            && CacheElement::from_name(new) != CacheElement::from_name(old)
+        {
+            let (new, old) = (Quoted(new), Quoted(old));
+            notes.add(format_args!("dtype is {new} and torch_dtype {old}: dtype is taken, as Transformers does"))?;
+        }
+        if let Some(name) = new.or(old) {
             let element = CacheElement::from_name(name);
             if element.is_none() {
                 notes.add(format_args!("{} is no element type that is known here", Quoted(name)))?;

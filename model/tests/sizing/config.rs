@@ -36,6 +36,34 @@ fn sliding(window: u32) -> Option<Span> {
 }
 
 #[test]
+fn olmo_3_sees_everything_in_every_fourth_layer() {
+    let window = sliding(4096);
+    assert_eq!(spans(json!({"model_type": "olmo3"})), [window, window, window, FULL]);
+}
+
+#[test]
+fn whole_numbers_may_be_written_with_a_fraction_of_0() {
+    assert_eq!(kv(json!({"head_dim": 64.0})), kv(json!({"head_dim": 64})));
+}
+
+#[test]
+fn dtype_goes_before_torch_dtype() {
+    let model = parse(small(json!({"dtype": "float32", "torch_dtype": "float16"}))).unwrap();
+    assert_eq!(model.element, Some(CacheElement::F32));
+    notes_say(&model.notes, &["dtype is \"float32\" and torch_dtype \"float16\"", "dtype is taken"]);
+    assert_eq!(parse(small(json!({"dtype": "float16", "torch_dtype": "float16"}))).unwrap().notes, [""; 0]);
+}
+
+#[test]
+fn encoders_and_states_beside_every_cache_are_not_sized_in_silence() {
+    for family in ["bert", "t5"] {
+        let error = refusal(small(json!({"model_type": family})));
+        assert_eq!(error.status(), Status::Unsupported, "{family}");
+    }
+    notes_say(&parse(small(json!({"model_type": "falcon_h1"}))).unwrap().notes, &["recurrent state", "not counted"]);
+}
+
+#[test]
 fn a_value_of_another_type_or_range_is_named_with_what_was_found() {
     for (key, value, found) in [
         ("num_hidden_layers", json!("4"), "\"4\""),

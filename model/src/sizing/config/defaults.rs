@@ -73,6 +73,7 @@ pub(super) fn of(model_type: &str) -> Option<Defaults> {
         }
         "llama4" | "llama4_text" => Defaults { chunk: Some(8192), ..grouped(48, 40, 5120, 8, 128) },
         "qwen3_next" => grouped(48, 16, 2048, 2, 256),
+        "olmo3" => windowed(4096, 4, base(32, 32, 4096)),
         "cohere2" => windowed(4096, 4, base(40, 64, 8192)),
         "gpt_oss" => windowed(128, 2, grouped(36, 64, 2880, 8, 64)),
         "falcon" => Defaults { multi_query: Some(true), ..base(32, 71, 4544) },

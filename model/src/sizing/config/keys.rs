@@ -1,6 +1,6 @@
 //! Typed values of a config by key. Errors name the key and its value.
 
-use mnnkv::json::Json;
+use mnnkv::json::{Json, Number};
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::fmt;
@@ -70,7 +70,8 @@ impl<'a> Keys<'a> {
 
     fn whole(&self, key: &str, least: u32, most: u32) -> Result<Option<u32>> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        match value.count().and_then(|number| u32::try_from(number).ok()).filter(|n| (least..=most).contains(n)) {
+        let number = value.number().and_then(Number::whole).and_then(|number| u32::try_from(number).ok());
+        match number.filter(|number| (least..=most).contains(number)) {
             Some(number) => Ok(Some(number)),
             None => self.wrong(key, value, format_args!("a whole number from {least} to {most}")),
         }

@@ -59,16 +59,14 @@ fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes)
     if let Some(kinds) = by_number(text, layers, family, notes)? {
         return Ok(kinds);
     }
-    if let Some(hint) = RECURRENT_HINTS.iter().find(|key| text.get(key).is_some()) {
-        // Every layer has both kinds.
-        if family != "falcon_h1" {
-            bail!(
-                Unsupported,
-                "{} is there, so some layers have no KV cache, and nothing says which; layer_types expected",
-                text.path(hint)
-            );
-        }
+    if family == "falcon_h1" {
         notes.add(format_args!("every layer also has a recurrent state, which is not counted"))?;
+    } else if let Some(hint) = RECURRENT_HINTS.iter().find(|key| text.get(key).is_some()) {
+        bail!(
+            Unsupported,
+            "{} is there, so some layers have no KV cache, and nothing says which; layer_types expected",
+            text.path(hint)
+        );
     }
     if let Some(kinds) = chunks(text, layers, reach, notes)? {
         return Ok(kinds);

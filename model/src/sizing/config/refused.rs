@@ -4,14 +4,27 @@ use super::keys::Keys;
 use mnnkv::json::Json;
 use mnnkv::status::{Result, bail};
 
+const ENCODER_DECODER: &str = "the decoder of an encoder-decoder model keeps a second cache for the encoder's tokens";
+
 /// Model types with other cache rules, and those rules.
-const MODEL_TYPES: [(&str, &str); 12] = [
+const MODEL_TYPES: [(&str, &str); 23] = [
     ("mamba", "it keeps a state and no KV cache"),
     ("mamba2", "it keeps a state and no KV cache"),
     ("falcon_mamba", "it keeps a state and no KV cache"),
     ("rwkv", "it keeps a state and no KV cache"),
     ("rwkv7", "it keeps a state and no KV cache"),
     ("xlstm", "it keeps a state and no KV cache"),
+    ("bert", "it is an encoder, which keeps no KV cache"),
+    ("roberta", "it is an encoder, which keeps no KV cache"),
+    ("xlm-roberta", "it is an encoder, which keeps no KV cache"),
+    ("distilbert", "it is an encoder, which keeps no KV cache"),
+    ("modernbert", "it is an encoder, which keeps no KV cache"),
+    ("t5", ENCODER_DECODER),
+    ("mt5", ENCODER_DECODER),
+    ("umt5", ENCODER_DECODER),
+    ("bart", ENCODER_DECODER),
+    ("mbart", ENCODER_DECODER),
+    ("whisper", ENCODER_DECODER),
     ("zamba", "its layers share attention blocks"),
     ("zamba2", "its layers share attention blocks"),
     ("longcat_flash", "its layers have two caches each"),
@@ -22,7 +35,7 @@ const MODEL_TYPES: [(&str, &str); 12] = [
 
 /// Keys that announce other rules.
 const KEYS: [(&str, &str); 12] = [
-    ("is_encoder_decoder", "the decoder of an encoder-decoder model keeps a second cache for the encoder's tokens"),
+    ("is_encoder_decoder", ENCODER_DECODER),
     ("global_head_dim", "layers differ in head_dim"),
     ("num_global_key_value_heads", "layers differ in KV heads"),
     ("attention_k_eq_v", "layers may keep K alone"),
