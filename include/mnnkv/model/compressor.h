@@ -159,9 +159,9 @@ mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor,
 /// to dtype, sums are f32, and the result of each linear layer is rounded to dtype once: equal bytes on every machine.
 /// options: NULL = the defaults of the file. Nothing is written on failure, except new_len on BUFFER_TOO_SMALL. Any
 /// thread.
-/// INVALID_ARGUMENT: if layer does not exist, or a result is not finite in dtype; the message names head and tokens.
+/// INVALID_ARGUMENT: if layer or dtype does not exist, or a result is not finite in dtype; the message names head and tokens.
 /// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_model_last_error has the required bytes.
-/// UNSUPPORTED: if dtype is not supported, or a weight exceeds its range.
+/// UNSUPPORTED: if dtype is INT8, TQ3 or TQ4, or a weight exceeds its range.
 mnnkv_status mnnkv_compressor_run(const mnnkv_compressor *compressor,
                                   uint32_t layer,
                                   const mnnkv_compressor_options *options,
@@ -187,8 +187,8 @@ mnnkv_status mnnkv_compressor_run(const mnnkv_compressor *compressor,
 /// All layers are computed before the first one is written: on failure no byte and no kv_len has changed. The call
 /// allocates the compressed rows of all layers. One thread per cache. Stored tokens must be restored first, and their
 /// blocks must be dropped afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
-/// INVALID_ARGUMENT: if a layer does not exist in the file, kv_len differs between caches, buffers overlap, a layout
-///   does not fit, or a result is not finite.
+/// INVALID_ARGUMENT: if n_layers is 0, a layer does not exist in the file, kv_len differs between caches, buffers overlap, a
+///   layout does not fit, or a result is not finite.
 /// UNSUPPORTED: if a cache is quantised, K and V have different types, or a weight exceeds the range of the type.
 /// OUT_OF_MEMORY: if the rows cannot be allocated.
 mnnkv_status mnnkv_compressor_run_caches(const mnnkv_compressor *compressor,
@@ -240,9 +240,11 @@ typedef struct mnnkv_compressor_linear {
 /// linears: n_linears = layers * blocks_per_layer linear layers, layer by layer; in a layer tk, tv, ik and iv (text or
 /// image, K or V), the first, second and third linear layer of each. The first has compression_factor * head_dim
 /// columns, the last head_dim rows, and the rows of each are the columns of the next. Numbers are rounded to nearest
-/// even. path: UTF-8, zero-terminated. The file replaces one of the same name once it is complete on disk. Any thread.
-/// INVALID_ARGUMENT: if shapes contradict each other, or a number is not finite in dtype (65520 in F16); the message
-///   names layer, block and index.
+/// even. path: UTF-8, zero-terminated. The file replaces one of the same name once it is complete on disk; a link is replaced,
+/// not followed, and permissions are those of a new file. Until then it is .<name>.part in the same folder, so that a name has
+/// at most 249 bytes where the system allows 255. Any thread.
+/// INVALID_ARGUMENT: if shapes contradict each other, in which case no number is read, or a number is not finite in dtype
+///   (65520 in F16); the message names layer, block and index.
 /// NOT_FOUND: if the folder does not exist.
 /// IO: if writing fails.
 mnnkv_status mnnkv_compressor_write_file(const mnnkv_compressor_header *header,

@@ -90,7 +90,7 @@ impl Weights<'_> {
         HEADER_BYTES + self.layers.iter().flatten().map(block).sum::<u64>()
     }
 
-    /// Fails on shapes that readers refuse, and on numbers outside the file's type.
+    /// Fails on shapes that readers refuse, then on numbers outside the file's type: none is read before all shapes fit.
     pub fn check(&self) -> Result<()> {
         let Weights { dtype, head_dim, factor, ref layers, .. } = *self;
         if !DTYPES.contains(&dtype) {
@@ -112,30 +112,19 @@ impl Weights<'_> {
                 bail!(InvalidArgument, "layer {layer} has {} blocks; {per_layer} expected, as layer 0", blocks.len());
             }
             for (index, block) in blocks.iter().enumerate() {
-                self.check_block(&mut shapes, Place { layer, block: index }, block)?;
+                check_shape(&mut shapes, Place { layer, block: index }, block)?;
+            }
+        }
+        for (layer, blocks) in layers.iter().enumerate() {
+            for (index, block) in blocks.iter().enumerate() {
+                self.check_numbers(Place { layer, block: index }, block)?;
             }
         }
         Ok(())
     }
 
-    fn check_block(&self, shapes: &mut Shapes, place: Place, block: &LinearWeights) -> Result<()> {
-        let LinearWeights { rows, cols, ref weight, ref bias } = *block;
-        for (name, value) in [("rows", rows), ("cols", cols)] {
-            if value == 0 || u32::try_from(value).is_err() {
-                bail!(InvalidArgument, "{place}: {name} is {value}; 1 to 2^32 - 1 expected");
-            }
-        }
-        if rows.checked_mul(cols) != Some(weight.len()) {
-            bail!(InvalidArgument, "{place}: {} elements for a weight of {rows} x {cols}", weight.len());
-        }
-        if bias.as_ref().is_some_and(|bias| bias.len() != rows) {
-            let len = bias.as_ref().map_or(0, |bias| bias.len());
-            bail!(InvalidArgument, "{place}: {len} elements of bias; {rows} expected, as many as rows");
-        }
-        if let Err((side, why)) = shapes.next(place.block, rows as u64, cols as u64) {
-            let (name, value) = if side == Side::Rows { ("rows", rows) } else { ("cols", cols) };
-            bail!(InvalidArgument, "{place}: {name} is {value}; {why}");
-        }
+    fn check_numbers(&self, place: Place, block: &LinearWeights) -> Result<()> {
+        let LinearWeights { cols, ref weight, ref bias, .. } = *block;
         let largest = largest_finite(self.dtype);
         // False for NaN. Some numbers above the largest are rounded down to it.
         #[allow(clippy::neg_cmp_op_on_partial_ord)]
@@ -170,6 +159,27 @@ impl Weights<'_> {
         bytes.as_chunks_mut::<4>().0.iter_mut().zip(fields).for_each(|(to, field)| *to = field.to_le_bytes());
         bytes
     }
+}
+
+fn check_shape(shapes: &mut Shapes, place: Place, block: &LinearWeights) -> Result<()> {
+    let LinearWeights { rows, cols, ref weight, ref bias } = *block;
+    for (name, value) in [("rows", rows), ("cols", cols)] {
+        if value == 0 || u32::try_from(value).is_err() {
+            bail!(InvalidArgument, "{place}: {name} is {value}; 1 to 2^32 - 1 expected");
+        }
+    }
+    if rows.checked_mul(cols) != Some(weight.len()) {
+        bail!(InvalidArgument, "{place}: {} elements for a weight of {rows} x {cols}", weight.len());
+    }
+    if bias.as_ref().is_some_and(|bias| bias.len() != rows) {
+        let len = bias.as_ref().map_or(0, |bias| bias.len());
+        bail!(InvalidArgument, "{place}: {len} elements of bias; {rows} expected, as many as rows");
+    }
+    if let Err((side, why)) = shapes.next(place.block, rows as u64, cols as u64) {
+        let (name, value) = if side == Side::Rows { ("rows", rows) } else { ("cols", cols) };
+        bail!(InvalidArgument, "{place}: {name} is {value}; {why}");
+    }
+    Ok(())
 }
 
 /// The largest number of a float type.

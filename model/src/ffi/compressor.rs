@@ -336,9 +336,9 @@ pub unsafe extern "C" fn mnnkv_compressor_new_len(
 /// to dtype, sums are f32, and the result of each linear layer is rounded to dtype once: equal bytes on every machine.
 /// options: NULL = the defaults of the file. Nothing is written on failure, except new_len on BUFFER_TOO_SMALL. Any
 /// thread.
-/// INVALID_ARGUMENT: if layer does not exist, or a result is not finite in dtype; the message names head and tokens.
+/// INVALID_ARGUMENT: if layer or dtype does not exist, or a result is not finite in dtype; the message names head and tokens.
 /// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_model_last_error has the required bytes.
-/// UNSUPPORTED: if dtype is not supported, or a weight exceeds its range.
+/// UNSUPPORTED: if dtype is INT8, TQ3 or TQ4, or a weight exceeds its range.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_run(
     compressor: *const mnnkv_compressor,
@@ -359,7 +359,7 @@ pub unsafe extern "C" fn mnnkv_compressor_run(
         with(compressor, |file| {
             let options = mnnkv_compressor_options::given(options)?;
             let length = Out::new(new_len, "new_len")?;
-            let tokens = Tokens { dtype: Dtype::from_code(dtype, "dtype")?, heads: kv_heads as usize };
+            let tokens = Tokens { dtype: Dtype::float_from_code(dtype, "dtype")?, heads: kv_heads as usize };
             file.check_dtype(layer as usize, tokens.dtype)?;
             let plan = file.plan(kv_len as usize, &options)?;
             let bytes = |count: usize| {

@@ -21,8 +21,8 @@ use mnnkv::sys::memory;
 /// All layers are computed before the first one is written: on failure no byte and no kv_len has changed. The call
 /// allocates the compressed rows of all layers. One thread per cache. Stored tokens must be restored first, and their
 /// blocks must be dropped afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
-/// INVALID_ARGUMENT: if a layer does not exist in the file, kv_len differs between caches, buffers overlap, a layout
-///   does not fit, or a result is not finite.
+/// INVALID_ARGUMENT: if n_layers is 0, a layer does not exist in the file, kv_len differs between caches, buffers overlap, a
+///   layout does not fit, or a result is not finite.
 /// UNSUPPORTED: if a cache is quantised, K and V have different types, or a weight exceeds the range of the type.
 /// OUT_OF_MEMORY: if the rows cannot be allocated.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -41,7 +41,10 @@ pub unsafe extern "C" fn mnnkv_compressor_run_caches(
             let options = mnnkv_compressor_options::given(options)?;
             let (old_len, new_len) = (Out::new(old_len, "old_len")?, Out::new(new_len, "new_len")?);
             let end = u64::from(first_layer) + u64::from(n_layers);
-            if n_layers == 0 || end > file.layers() as u64 {
+            if n_layers == 0 {
+                bail!(InvalidArgument, "n_layers is 0; at least 1 expected");
+            }
+            if end > file.layers() as u64 {
                 let layers = file.layers();
                 bail!(InvalidArgument, "layers {first_layer} .. {end}; the weights file has {layers} layers");
             }

@@ -113,9 +113,11 @@ unsafe fn weights<'a>(
 /// linears: n_linears = layers * blocks_per_layer linear layers, layer by layer; in a layer tk, tv, ik and iv (text or
 /// image, K or V), the first, second and third linear layer of each. The first has compression_factor * head_dim
 /// columns, the last head_dim rows, and the rows of each are the columns of the next. Numbers are rounded to nearest
-/// even. path: UTF-8, zero-terminated. The file replaces one of the same name once it is complete on disk. Any thread.
-/// INVALID_ARGUMENT: if shapes contradict each other, or a number is not finite in dtype (65520 in F16); the message
-///   names layer, block and index.
+/// even. path: UTF-8, zero-terminated. The file replaces one of the same name once it is complete on disk; a link is replaced,
+/// not followed, and permissions are those of a new file. Until then it is .<name>.part in the same folder, so that a name has
+/// at most 249 bytes where the system allows 255. Any thread.
+/// INVALID_ARGUMENT: if shapes contradict each other, in which case no number is read, or a number is not finite in dtype
+///   (65520 in F16); the message names layer, block and index.
 /// NOT_FOUND: if the folder does not exist.
 /// IO: if writing fails.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

@@ -232,6 +232,10 @@ fn weights_that_no_reader_would_take_are_not_written() {
     refused(&|w| w.layers[0][1].bias.as_mut().unwrap().to_mut().push(0.0), "block 1 (tk slot 1): 3 elements of bias");
     refused(&|w| w.layers[0].swap(1, 2), "block 1 (tk slot 1): cols is 2; 3 expected, the rows of slot 0");
     refused(&|w| w.layers[0][5] = w.layers[0][4].clone(), "block 5 (tv slot 2): cols is 3; 2 expected");
+    let nan = |w: &mut Weights| w.layers[0][0].weight.to_mut()[0] = f32::NAN;
+    refused(&nan, "block 0 (tk slot 0): weight[0][0] is NaN");
+    // Numbers are looked at last.
+    refused(&|w| (nan(w), w.layers[0][5] = w.layers[0][4].clone()).1, "block 5 (tv slot 2): cols is 3; 2 expected");
     refused(&|w| w.layers[0][2] = linear(3, 2, true, 1), "block 2 (tk slot 2): rows is 3; 2 expected");
 }
 
