@@ -143,6 +143,8 @@ TEST_F(Rows, StepsThatDoNotFitAreRefusedAndNothingIsWritten) {
         {bad, "value_dim is 1056", [&] { return tried([](mnnkv_rows& s) { s.value_dim = 1056; }); }},
         {bad, "key_token_stride", [&] { return tried([](mnnkv_rows& s) { s.key_token_stride = UINT64_MAX; }); }},
         {bad, "value_head_stride", [&] { return tried([](mnnkv_rows& s) { s.value_head_stride = UINT64_MAX / 2; }); }},
+        {bad, "key_token_stride is 0", [&] { return tried([](mnnkv_rows& s) { s.key_token_stride = 0; }); }},
+        {bad, "value_head_stride is 1; ", [&] { return tried([](mnnkv_rows& s) { s.value_head_stride = 1; }); }},
         {bad, "head_stride", [&] { return tried([](mnnkv_rows& s) { s.query_head_stride = 8; }); }},
         {bad, "multiples of 4",
          [&] { return tried([](mnnkv_rows& s) { s.output_head_stride = s.output_row_stride = 2001; }); }},

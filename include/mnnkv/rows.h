@@ -54,7 +54,8 @@ typedef struct mnnkv_rows {
     /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
     float soft_cap;
     uint32_t reserved;
-    /// Bytes from a token to the next and from a head to the next. No alignment.
+    /// Bytes from a token to the next and from a head to the next: a row or more, where there is more than one token or more
+    /// than one head. No alignment.
     const void *key;
     uint64_t key_token_stride;
     uint64_t key_head_stride;

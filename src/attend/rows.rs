@@ -75,6 +75,17 @@ pub struct Rows<'a> {
 }
 
 impl Plane<'_> {
+    /// INVALID_ARGUMENT: if a stride is less than a row, where there is a next row.
+    pub fn check_strides(&self, name: &str, heads: usize, tokens: usize) -> Result<()> {
+        let row = self.kind.bytes(self.dims);
+        for (of, stride, count) in [("token", self.token_stride, tokens), ("head", self.head_stride, heads)] {
+            if count > 1 && stride < row {
+                bail!(InvalidArgument, "{name}_{of}_stride is {stride}; {row} or more expected, the bytes of a row");
+            }
+        }
+        Ok(())
+    }
+
     /// Bytes from the first row to the last. INVALID_ARGUMENT: if rows cannot be of this length, or exceed the address space.
     pub fn bytes(&self, name: &str, heads: usize, tokens: usize) -> Result<usize> {
         let Plane { kind, dims, token_stride, head_stride, .. } = *self;
@@ -139,10 +150,11 @@ impl Rows<'_> {
         if !(1..=MOST_PARTS).contains(&parts) || part >= parts {
             bail!(InvalidArgument, "part is {part} of {parts}; parts of 1 to {MOST_PARTS} expected, from 0 on");
         }
-        for (name, x) in [("scale", self.scale), ("soft_cap", self.soft_cap.unwrap_or(1.0))] {
-            if !x.is_finite() || x < 0.0 && name == "soft_cap" {
-                bail!(InvalidArgument, "{name} is {x}; a finite number expected, and no soft_cap below 0");
-            }
+        if !self.scale.is_finite() {
+            bail!(InvalidArgument, "scale is {}; a finite number expected", self.scale);
+        }
+        if let Some(cap) = self.soft_cap.filter(|cap| !cap.is_finite() || *cap < 0.0) {
+            bail!(InvalidArgument, "soft_cap is {cap}; a finite number of 0 or more expected");
         }
         Ok(())
     }

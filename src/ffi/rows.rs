@@ -54,7 +54,8 @@ pub struct mnnkv_rows {
     /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
     pub soft_cap: f32,
     pub reserved: u32,
-    /// Bytes from a token to the next and from a head to the next. No alignment.
+    /// Bytes from a token to the next and from a head to the next: a row or more, where there is more than one token or more
+    /// than one head. No alignment.
     pub key: *const c_void,
     pub key_token_stride: u64,
     pub key_head_stride: u64,
@@ -277,6 +278,8 @@ unsafe fn with_data<'a>(given: &mnnkv_rows, part: (u32, u32)) -> Result<Describe
     let mut step = described(given, part)?;
     let Described { key_bytes, value_bytes, query_bytes, output_bytes, .. } = step;
     let rows = &mut step.rows;
+    rows.key.check_strides("rows->key", rows.kv_heads, rows.tokens)?;
+    rows.value.check_strides("rows->value", rows.kv_heads, rows.tokens)?;
     let (stride, mask_len) = given::mask_rows(given.mask_row_stride, rows.tokens, rows.rows, "rows->mask_row_stride")?;
     // SAFETY: the caller's, for the lengths that the fields give.
     unsafe {

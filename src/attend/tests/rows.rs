@@ -68,6 +68,25 @@ impl Side {
     }
 }
 
+#[test]
+fn a_stride_below_a_row_is_refused_where_there_is_a_next_row() {
+    let plane = |token_stride, head_stride| {
+        let plane = Plane { kind: RowType::F16, dims: 32, token_stride, head_stride, data: &[] };
+        move |heads, tokens| plane.check_strides("key", heads, tokens)
+    };
+    assert_eq!(plane(0, 0)(1, 1), Ok(()));
+    assert_eq!(plane(64, 0)(1, 3), Ok(()));
+    assert_eq!(plane(0, 64)(3, 1), Ok(()));
+    for (result, text) in [
+        (plane(0, 64)(1, 2), "key_token_stride is 0; 64 or more expected"),
+        (plane(63, 1000)(2, 2), "key_token_stride is 63; 64 or more expected"),
+        (plane(64, 0)(2, 1), "key_head_stride is 0; 64 or more expected"),
+    ] {
+        let error = result.unwrap_err();
+        assert!(error.message().starts_with(text), "{error}");
+    }
+}
+
 /// Masks of all kinds: finite addends, hidden tokens, hidden tiles, a sequence of its own for each row, a row that sees nothing.
 fn mask(noise: &mut Noise, rows: usize, stride: usize) -> Vec<f16> {
     let mut mask = vec![f16::ZERO; rows * stride];
