@@ -18,7 +18,7 @@ extern "C" {
 
 /// Returns where K and V of a token and dimension are within their head, in elements (INT8: codes). For tests.
 /// key, value: NULL where it is not wanted
-/// INVALID_ARGUMENT: if token or dim is out of range
+/// INVALID_ARGUMENT: if token or dim is out of range, or both outputs are NULL
 /// UNSUPPORTED: if key is given and K is TQ3 or TQ4, whose elements share bytes; value likewise
 mnnkv_status mnnkv_kv_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value);
 

@@ -15,7 +15,7 @@ use std::ffi::c_void;
 
 /// Returns where K and V of a token and dimension are within their head, in elements (INT8: codes). For tests.
 /// key, value: NULL where it is not wanted
-/// INVALID_ARGUMENT: if token or dim is out of range
+/// INVALID_ARGUMENT: if token or dim is out of range, or both outputs are NULL
 /// UNSUPPORTED: if key is given and K is TQ3 or TQ4, whose elements share bytes; value likewise
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_index(
@@ -27,6 +27,9 @@ pub unsafe extern "C" fn mnnkv_kv_index(
 ) -> mnnkv_status {
     body!({
         let given = checked(layout)?;
+        if key.is_null() && value.is_null() {
+            bail!(InvalidArgument, "key and value are NULL; one of them expected");
+        }
         let (key, value) = (Out::optional(key, "key")?, Out::optional(value, "value")?);
         let key = key.map(|out| Ok((out, given.layout.key_index(token, dim)?))).transpose()?;
         let value = value.map(|out| Ok((out, given.layout.value_index(token, dim)?))).transpose()?;
