@@ -47,8 +47,8 @@ typedef int32_t mnnkv_status;
 const char *mnnkv_status_name(mnnkv_status status);
 
 /// Returns one sentence about the calling thread's last failure: what was given, and what is allowed.
-/// Where memory is short it may say no more than that. UTF-8, at most 1,023 bytes, never NULL, "" before the first failure. Valid
-/// until the thread's next call of this library. A successful call does not clear it.
+/// Where memory is short it may say no more than that. UTF-8, at most 1,023 bytes (of a longer text the middle is left out), never
+/// NULL, "" before the first failure. Valid until the thread's next call of this library. A successful call does not clear it.
 const char *mnnkv_last_error(void);
 
 // --- Version ----------------------------------------------------------------------------------------------------

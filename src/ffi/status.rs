@@ -33,8 +33,10 @@ pub const MNNKV_OUT_OF_MEMORY: mnnkv_status = 9;
 /// step is lost: abort it.
 pub const MNNKV_INTERNAL: mnnkv_status = 100;
 
-/// Bytes of a text with its zero. Longer texts are cut. Thread-local storage: no allocation.
+/// Bytes of a text with its zero. Of longer texts the middle is left out. Thread-local storage: no allocation.
 const TEXT_BYTES: usize = 1024;
+/// Stands for the middle of a long text.
+const CUT: &str = " ... ";
 
 thread_local! {
     static LAST_ERROR: RefCell<[u8; TEXT_BYTES]> = const { RefCell::new([0; TEXT_BYTES]) };
@@ -43,10 +45,20 @@ thread_local! {
 /// Stores the text that `mnnkv_last_error` returns.
 pub(super) fn set_last_error(error: &Error) {
     let message = error.message();
-    let len = (0..=message.len().min(TEXT_BYTES - 1)).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+    // A long path is in the middle of a text; the cause is at its end.
+    let (front, dots, back) = match message.len() {
+        0..TEXT_BYTES => (message, "", ""),
+        len => {
+            let half = (TEXT_BYTES - 1 - CUT.len()) / 2;
+            let whole = |at: &usize| message.is_char_boundary(*at);
+            let front = (0..=half).rev().find(whole).unwrap_or(0);
+            let back = (len - half..len).find(whole).unwrap_or(len);
+            (&message[..front], CUT, &message[back..])
+        }
+    };
     LAST_ERROR.with_borrow_mut(|text| {
         // A zero inside would end the text.
-        let bytes = message.as_bytes()[..len].iter().map(|b| if *b == 0 { b' ' } else { *b });
+        let bytes = front.bytes().chain(dots.bytes()).chain(back.bytes()).map(|b| if b == 0 { b' ' } else { b });
         text.iter_mut().zip(bytes.chain([0])).for_each(|(to, from)| *to = from);
     });
 }
@@ -77,8 +89,8 @@ pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
 }
 
 /// Returns one sentence about the calling thread's last failure: what was given, and what is allowed.
-/// Where memory is short it may say no more than that. UTF-8, at most 1,023 bytes, never NULL, "" before the first failure. Valid
-/// until the thread's next call of this library. A successful call does not clear it.
+/// Where memory is short it may say no more than that. UTF-8, at most 1,023 bytes (of a longer text the middle is left out), never
+/// NULL, "" before the first failure. Valid until the thread's next call of this library. A successful call does not clear it.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|text| text.as_ptr().cast())
@@ -104,12 +116,14 @@ mod tests {
     use std::ffi::CStr;
 
     #[test]
-    fn a_long_text_is_cut_between_characters_and_a_zero_does_not_end_it() {
+    fn a_long_text_is_cut_in_its_middle_between_characters_and_a_zero_does_not_end_it() {
         for at in 0..4 {
             let long = format!("{}{}", "x".repeat(at), "\u{1F600}".repeat(300));
             set_last_error(&Error::new(Status::Io, long.clone()));
             let kept = last_error_text();
-            assert!(long.starts_with(&kept) && kept.len() > TEXT_BYTES - 5, "{}", kept.len());
+            let (front, back) = kept.split_once(CUT).unwrap();
+            assert!(long.starts_with(front) && long.ends_with(back), "{kept}");
+            assert!((TEXT_BYTES - 8..TEXT_BYTES).contains(&kept.len()), "{}", kept.len());
         }
         set_last_error(&Error::new(Status::Io, "a\0b"));
         assert_eq!(last_error_text(), "a b");
