@@ -316,7 +316,8 @@ std::vector<refused> all_refused() {
     no_mode.head_dim = 32;
     no_mode.value_quant_mode = 2;
     for (const int mode : {4, 6}) {
-        const char* const why = "attention_mode is 4 or 6: MNN overruns its buffer of V without flash attention";
+        const char* const why =
+            "attention_mode is 4 or 6: MNN overruns its buffer of softmax weights without flash attention";
         settings& tq = add(mode == 4 ? "tq3_without_flash" : "tq4_without_flash", why);
         tq.head_dim = 32;
         tq = tq.in_mode(mode);

@@ -475,7 +475,7 @@ private:
             return "an element of the cache has " + std::to_string(cache.mBytes) + " bytes";
         }
         if (static_cast<int>(cache.mValueQuantMode) > 1 && !cache.mUseFlashAttention) {
-            return "attention_mode is 4 or 6: MNN overruns its buffer of V without flash attention";
+            return "attention_mode is 4 or 6: MNN overruns its buffer of softmax weights without flash attention";
         }
         return std::string();
     }

@@ -159,7 +159,9 @@ pub(super) fn check(spec: &Spec) -> Result<()> {
     if value.is_quantised() && spec.flash_block != QUANTISED_BLOCK {
         let reason = match value {
             Kind::Int8 => "",
-            _ => " (attention_mode 12 and 14; without flash attention, modes 4 and 6, MNN overruns its buffer of V)",
+            _ => {
+                " (attention_mode 12 and 14; without flash attention, modes 4 and 6, MNN overruns its buffer of softmax weights)"
+            }
         };
         bail!(
             Unsupported,
