@@ -48,7 +48,10 @@ pub(super) fn word_count(src_len: usize, width: Width) -> Result<u32> {
     match u32::try_from(src_len / bytes) {
         // A payload is never longer than the RLE bound, and its length is 32 bits too.
         Ok(words) if rle::bound(words as usize) <= u32::MAX as usize => Ok(words),
-        _ => bail!(InvalidArgument, "src_len is {src_len}; format v1 holds fewer than 2^32 words with overhead"),
+        _ => bail!(
+            InvalidArgument,
+            "src_len is {src_len}; at most 4261672974 words of {bytes} bytes expected in format v1"
+        ),
     }
 }
 
