@@ -58,7 +58,7 @@ typedef struct mnnkv_int8 {
     /// otherwise.
     float *value_sum;
     uint64_t value_sum_bytes;
-    /// [head][D] (mKeyMax), or NULL. Only mnnkv_kv_dequantize reads it.
+    /// [head][D] (mKeyMax), or NULL with key_center_bytes 0. Only mnnkv_kv_dequantize reads it.
     const void *key_center;
     uint64_t key_center_bytes;
 } mnnkv_int8;

@@ -56,7 +56,7 @@ pub struct mnnkv_int8 {
     /// otherwise.
     pub value_sum: *mut f32,
     pub value_sum_bytes: u64,
-    /// [head][D] (mKeyMax), or NULL. Only mnnkv_kv_dequantize reads it.
+    /// [head][D] (mKeyMax), or NULL with key_center_bytes 0. Only mnnkv_kv_dequantize reads it.
     pub key_center: *const c_void,
     pub key_center_bytes: u64,
 }

@@ -53,12 +53,14 @@ extern "C" {
 typedef struct mnnkv_sizing mnnkv_sizing;
 
 /// The cache and the expected savings. Start from mnnkv_sizing_options_default; NULL means those defaults. Savings
-/// apply in this order: eviction, int8, lossless compression.
+/// apply in this order: eviction, int8, lossless compression. A zeroed struct is legal and differs from the defaults: from
+/// h2o_layer_start on 0 stands for itself, so that h2o_layer_end 0 is layer 0.
 typedef struct mnnkv_sizing_options {
     /// sizeof(mnnkv_sizing_options)
     uint32_t struct_size;
     /// Element type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
-    /// where its config does not say. Scales of quantised types are not counted.
+    /// where its config does not say. Scales of quantised types are not counted. The INT4 of a token of a layer are
+    /// rounded up to whole bytes.
     uint32_t element;
     /// Tensor-parallel ranks; 0 = 1. KV heads are distributed evenly. With fewer heads than ranks each rank has a copy
     /// of one. Latents (MLA) are complete on every rank.
@@ -73,7 +75,8 @@ typedef struct mnnkv_sizing_options {
     double lossless_ratio;
     /// First layer with eviction; default 2.
     uint32_t h2o_layer_start;
-    /// Last layer with eviction; -1 = the last of the model; default -1.
+    /// Last layer with eviction; -1 = the last of the model; default -1. Any other number below
+    /// h2o_layer_start is INVALID_ARGUMENT.
     int32_t h2o_layer_end;
     /// First and last tokens that eviction keeps; default 288. No token is evicted while they fill the ratio by
     /// themselves.
@@ -216,10 +219,15 @@ mnnkv_status mnnkv_sizing_notes(const mnnkv_sizing *sizing, char *text, size_t c
 
 /// Writes everything as one JSON object: the model and its layers by kind, bytes per token, totals at each of n
 /// contexts (at most 1,024) on one rank and on all, each saving alone, the longest context within budget bytes without
-/// and with savings, and the notes. budget 0 omits the longest context. Names are those of the other functions.
+/// and with savings, and the notes. budget 0 omits the longest context. Names are those of the other functions, and these:
+///
+///   groups                    the layers by kind: numbers has theirs, layer_bytes_per_token the bytes of a token in one of them
+///   rank, all_ranks           of a total: the fields of mnnkv_sizing_total on one rank, and on all ranks together
+///   alone                     of a total: the bytes on one rank with h2o, c8 or lossless alone; lossless between two steps
+///   longest_without_savings   as longest, without savings; bounded is false where every length fits
 ///
 /// contexts: n lengths in tokens; NULL with n 0. text, cap, len: as in mnnkv_sizing_notes. Any thread.
-/// INVALID_ARGUMENT: if n exceeds 1,024, or mnnkv_sizing_bytes returns it.
+/// INVALID_ARGUMENT: if n exceeds 1,024, mnnkv_sizing_bytes returns it, or the bytes of all ranks exceed 64 bits.
 /// UNSUPPORTED: if mnnkv_sizing_bytes returns it.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 mnnkv_status mnnkv_sizing_report_json(const mnnkv_sizing *sizing,

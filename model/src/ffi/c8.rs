@@ -237,8 +237,8 @@ pub unsafe extern "C" fn mnnkv_c8_ranges_update(
 ///   MNNKV_C8_ASYMMETRIC   scale = (hi - lo) / 255         offset = rint(-lo / scale) - 128
 ///
 /// The least scale is 2^-23. dtype: element type of the statistics, MNNKV_DTYPE_F16, _BF16 or _F32. Scales are rounded
-/// to it, as files of that type hold them, and written as f32. min, max, scale, offset: channels numbers each. Nothing
-/// is written on failure. Any thread.
+/// to it, as files of that type hold them, and written as f32. The offset is computed from the scale before that rounding.
+/// min, max, scale, offset: channels numbers each. Nothing is written on failure. Any thread.
 /// INVALID_ARGUMENT: if symmetry or dtype is not supported, a range is empty, or a scale overflows dtype; the message
 ///   names the channel.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -311,8 +311,8 @@ pub unsafe extern "C" fn mnnkv_c8_quantize(
 /// Converts codes to values.
 ///
 /// codes: codes_len codes. values: room for values_cap bytes; those of the shape are written, rounded to its dtype.
-/// Products above the range of dtype become infinite (F16: with scales over 256; F32: of values within a scale of
-/// its greatest). Values do not depend on the CPU. Any thread.
+/// Products above the range of dtype become infinite: |code - offset| is at most 255, so this needs a scale above 256 in F16,
+/// and above 1.3e36 in BF16 and F32. Values do not depend on the CPU. Any thread.
 /// INVALID_ARGUMENT: if codes_len is not that of the shape, or a scale is invalid.
 /// BUFFER_TOO_SMALL: if values_cap is too small; mnnkv_model_last_error has the required bytes.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -406,6 +406,7 @@ impl DenseRows {
 /// value_codes: [head][token][dim], kv_heads * count * head_dim codes each; cap_each is the capacity of each. The call
 /// allocates the values of the range. Any thread, also several on one cache without a writer.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or a scale is invalid.
+/// UNSUPPORTED: if K or V of the layout is quantised.
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_model_last_error has the required codes.
 /// OUT_OF_MEMORY: if the values of the range cannot be allocated.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -464,6 +465,7 @@ pub unsafe extern "C" fn mnnkv_c8_gather(
 /// value_scales: of kv_heads * head_dim channels each. Padding and other tokens stay unchanged. The call allocates the
 /// values of the range. The cache is unchanged on failure. One thread per cache.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each is not that of the range, or a scale is invalid.
+/// UNSUPPORTED: if K or V of the layout is quantised.
 /// OUT_OF_MEMORY: if the values of the range cannot be allocated.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_scatter(
