@@ -57,6 +57,11 @@ impl fmt::Display for Name<'_> {
     }
 }
 
+/// Whether a tensor's name cannot be passed on as text of C, or has no layer.
+pub(crate) fn is_strange(name: &str) -> bool {
+    name.starts_with('.') || name.contains('\0')
+}
+
 /// A set of names: filled first, queried afterwards.
 #[derive(Debug, Default)]
 pub(crate) struct NameSet {

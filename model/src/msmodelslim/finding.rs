@@ -82,6 +82,8 @@ kinds! {
     SafetensorsTruncated "safetensors_truncated" Corrupt,
     /// A header that violates the format.
     SafetensorsHeader "safetensors_header" Corrupt,
+    /// A tensor name that begins with a dot or has a zero byte.
+    TensorName "tensor_name" Corrupt,
     /// A repeated tensor.
     DuplicateTensor "duplicate_tensor" Corrupt,
     /// Parts without an index, or an index that contradicts the files.

@@ -5,7 +5,7 @@ use super::description::{Description, last_of_each, report_repeated};
 use super::files::{Files, WeightFile};
 use super::finding::{FindingKind, Findings, Severity};
 use super::folder::{Folder, is_plain};
-use crate::names::{Joined, Name, NameSet};
+use crate::names::{Joined, Name, NameSet, is_strange};
 use crate::safetensors::{self, Fault};
 use crate::sort;
 use mnnkv::json::Json;
@@ -222,6 +222,10 @@ impl Survey {
                 self.lost.add(&problem.tensor)?;
             }
             self.findings.error(kind, &problem.tensor, name, format_args!("{}", problem.text))?;
+        }
+        for tensor in tensors.iter().filter(|tensor| is_strange(&tensor.name)) {
+            let text = format_args!("tensor {:?}: the name of a layer, a dot and a part expected", tensor.name);
+            self.findings.warn(FindingKind::TensorName, &tensor.name, name, text)?;
         }
         memory::push(&mut self.files.files, WeightFile { name: memory::text(name)?, tensors, source })
     }

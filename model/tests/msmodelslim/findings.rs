@@ -2,7 +2,7 @@
 
 use crate::directory::{Directory, f32s, folder, i32s};
 use mnnkv::status::Status;
-use mnnkv_model::msmodelslim::{CheckReport, MemoryFolder, Model, Severity, check_folder, check_path};
+use mnnkv_model::msmodelslim::{CheckReport, FindingKind, MemoryFolder, Model, Severity, check_folder, check_path};
 use safetensors::Dtype;
 use serde_json::json;
 
@@ -55,6 +55,22 @@ fn numbers_are_looked_at() {
             "warning kv_offset_nonzero m.3.v_proj.kv_cache_offset",
         ],
     );
+}
+
+#[test]
+fn names_that_c_cannot_pass_on_or_that_have_no_layer_are_noticed() {
+    for name in [".scale", "m.\0scale"] {
+        let warning = format!("warning tensor_name {name}");
+        finds(|d| d.put(name, "FLOAT", Dtype::F32, &[1], f32s(&[1.0])), &[warning.as_str()]);
+    }
+}
+
+#[test]
+fn every_kind_is_documented() {
+    let document = include_str!("../../../docs/model-files.md");
+    for kind in FindingKind::ALL {
+        assert!(document.contains(&format!("\n| `{}` | ", kind.word())), "{}", kind.word());
+    }
 }
 
 #[test]

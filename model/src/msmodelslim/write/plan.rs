@@ -2,7 +2,7 @@
 
 use crate::json::Writer;
 use crate::msmodelslim::tags::{self, Tag};
-use crate::names::Name;
+use crate::names::{Name, is_strange};
 use crate::safetensors::FileDtype;
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
@@ -67,8 +67,11 @@ impl WritePlan {
         for Announced { name, tag, dtype, shape } in tensors {
             let name = memory::format(format_args!("{name}"))?;
             // Keys of a description without a dot belong to the model.
-            if !name.contains('.') {
-                bail!(InvalidArgument, "{name:?} cannot be the name of a tensor; one with a dot expected");
+            if !name.contains('.') || is_strange(&name) {
+                bail!(
+                    InvalidArgument,
+                    "{name:?} cannot be the name of a tensor; the name of a layer, a dot and a part expected"
+                );
             }
             if self.names.contains(&name) {
                 bail!(InvalidArgument, "tensor {name} was declared before");
