@@ -45,9 +45,9 @@ extern "C" {
 /// A directory of quantised weights as msmodelslim writes them, open for reading: a handle from mnnkv_msmodelslim_open.
 /// Immutable; its functions may run on several threads at once.
 ///
-/// The handle holds headers, not tensors. Tensors are read in pieces on demand and never mapped; a file that shrinks is
-/// IO. Linears, norms and KV layers have numbers from 0 on: linears and norms in the order of their names, KV layers in
-/// the order of their layers. mnnkv_msmodelslim_get_info returns their counts.
+/// The handle holds headers, not tensors, and one open file for each weight file. Tensors are read in pieces on demand and
+/// never mapped; a file that shrinks is IO. Linears, norms and KV layers have numbers from 0 on: linears and norms in the
+/// order of their names, KV layers in the order of their layers. mnnkv_msmodelslim_get_info returns their counts.
 typedef struct mnnkv_msmodelslim mnnkv_msmodelslim;
 
 /// A directory. Set struct_size before the call.
@@ -56,9 +56,9 @@ typedef struct mnnkv_msmodelslim_info {
     uint32_t struct_size;
     /// 1 if kv_cache_type or kv_quant_type declares KV scales.
     uint32_t kv_declared;
-    /// Weights of two dimensions, unquantised ones included.
+    /// Weights of two dimensions (`name.weight`), unquantised ones and embeddings included.
     uint64_t linears;
-    /// Norms.
+    /// Norms: float weights of one dimension (`name.weight`), with any tag.
     uint64_t norms;
     /// Layers with KV scales.
     uint64_t kv_layers;
@@ -95,19 +95,23 @@ typedef struct mnnkv_msmodelslim_linear_info {
 /// Checks the directory at path (UTF-8, zero-terminated) and writes all findings as JSON: {"errors": 1, "warnings": 0,
 /// "findings": [{"severity": "error", "kind": "missing_tensor", "tensor": "...", "file": "...", "text": "..."}, ...]}.
 /// An error makes the directory unusable or its numbers wrong. A warning marks content that other readers may refuse or
-/// read differently. The words of kind are stable. The check covers files, names, types, shapes, and every number of
-/// scales, offsets and codes; it reads tensors once, in pieces. A broken or missing directory is a finding, not a
-/// failure of the call.
+/// read differently. The words of kind are stable; docs/model-files.md lists them. The check covers files, names, types,
+/// shapes, and every number of scales, offsets and codes; it reads tensors once, in pieces. A broken or missing directory
+/// is a finding, not a failure of the call.
 ///
 /// text: room for cap bytes. len: length of the text with its terminating zero. Any thread.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length. The next call reads everything again: begin with
 ///   64 KiB.
-mnnkv_status mnnkv_msmodelslim_check_json(const char *path, char *text, size_t cap, size_t *len);
+mnnkv_status mnnkv_msmodelslim_check_json(const char *path,
+                                          char *text,
+                                          size_t cap,
+                                          size_t *len);
 
 /// Opens the directory at path (UTF-8, zero-terminated). abi_version: MNNKV_ABI_VERSION. out: the handle;
 /// mnnkv_msmodelslim_destroy frees it. A broken layer fails only when it is used. Any thread.
 /// NOT_FOUND: if the directory, its weights or its description does not exist.
-/// INVALID_ARGUMENT: if path is not a directory, or several files could be its description or index.
+/// INVALID_ARGUMENT: if path is not a directory, one of its files is not a regular file, or several files could be its
+///   description or index.
 /// CORRUPT: if a JSON document or the header of a file is malformed.
 /// IO: if reading fails.
 /// UNSUPPORTED: if the ABI differs.
@@ -161,10 +165,10 @@ mnnkv_status mnnkv_msmodelslim_signed(const uint8_t *codes, size_t n, int8_t *si
 /// has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. The call allocates the bytes of these
 /// rows in the file, their scales and offsets, and a row of floats: convert some rows at a time.
 /// out: room for out_bytes bytes, in native byte order, of any alignment. rows 0 is legal.
-/// INVALID_ARGUMENT: if the rows do not exist, or dtype is not supported.
+/// INVALID_ARGUMENT: if the rows or dtype do not exist.
 /// BUFFER_TOO_SMALL: if out_bytes is too small; mnnkv_model_last_error has the required bytes.
 /// NOT_FOUND: if the linear does not exist.
-/// UNSUPPORTED: if the type of quantisation is not supported.
+/// UNSUPPORTED: if dtype is INT8, TQ3 or TQ4, or the type of quantisation is not supported.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.
 /// IO: if a file cannot be read or became shorter.
 mnnkv_status mnnkv_msmodelslim_dequantize(const mnnkv_msmodelslim *model,
@@ -176,11 +180,12 @@ mnnkv_status mnnkv_msmodelslim_dequantize(const mnnkv_msmodelslim *model,
                                           size_t out_bytes);
 
 /// Computes outputs of a linear of type W8A8, W8A8S or W8A8_MIX as the hardware does: y = (sum of x code * weight code,
-/// plus quant_bias) * deq_scale, with quantised inputs and integer sums. quant_bias includes a float bias.
+/// plus quant_bias) * deq_scale, with quantised inputs and integer sums. The sum is rounded to f32 before the product.
+/// quant_bias includes a float bias.
 ///
 /// x: tokens rows of k floats. y: tokens rows of rows floats, for the outputs row_begin .. row_begin + rows; room for
 /// y_cap floats. Inputs are divided by the scale; hardware that multiplies by the reciprocal may round a tie
-/// differently.
+/// differently. Infinite inputs saturate.
 /// INVALID_ARGUMENT: if the rows do not exist, or x contains NaN.
 /// BUFFER_TOO_SMALL: if y_cap is too small; mnnkv_model_last_error has the required floats.
 /// NOT_FOUND: if the linear does not exist.

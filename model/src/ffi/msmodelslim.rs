@@ -43,9 +43,9 @@ pub const MNNKV_MSMODELSLIM_KV_LAYERS: u32 = 3;
 /// A directory of quantised weights as msmodelslim writes them, open for reading: a handle from mnnkv_msmodelslim_open.
 /// Immutable; its functions may run on several threads at once.
 ///
-/// The handle holds headers, not tensors. Tensors are read in pieces on demand and never mapped; a file that shrinks is
-/// IO. Linears, norms and KV layers have numbers from 0 on: linears and norms in the order of their names, KV layers in
-/// the order of their layers. mnnkv_msmodelslim_get_info returns their counts.
+/// The handle holds headers, not tensors, and one open file for each weight file. Tensors are read in pieces on demand and
+/// never mapped; a file that shrinks is IO. Linears, norms and KV layers have numbers from 0 on: linears and norms in the
+/// order of their names, KV layers in the order of their layers. mnnkv_msmodelslim_get_info returns their counts.
 pub struct mnnkv_msmodelslim(Model);
 
 /// A directory. Set struct_size before the call.
@@ -56,9 +56,9 @@ pub struct mnnkv_msmodelslim_info {
     pub struct_size: u32,
     /// 1 if kv_cache_type or kv_quant_type declares KV scales.
     pub kv_declared: u32,
-    /// Weights of two dimensions, unquantised ones included.
+    /// Weights of two dimensions (`name.weight`), unquantised ones and embeddings included.
     pub linears: u64,
-    /// Norms.
+    /// Norms: float weights of one dimension (`name.weight`), with any tag.
     pub norms: u64,
     /// Layers with KV scales.
     pub kv_layers: u64,
@@ -126,9 +126,9 @@ fn count(value: u64, name: &str) -> Result<usize> {
 /// Checks the directory at path (UTF-8, zero-terminated) and writes all findings as JSON: {"errors": 1, "warnings": 0,
 /// "findings": [{"severity": "error", "kind": "missing_tensor", "tensor": "...", "file": "...", "text": "..."}, ...]}.
 /// An error makes the directory unusable or its numbers wrong. A warning marks content that other readers may refuse or
-/// read differently. The words of kind are stable. The check covers files, names, types, shapes, and every number of
-/// scales, offsets and codes; it reads tensors once, in pieces. A broken or missing directory is a finding, not a
-/// failure of the call.
+/// read differently. The words of kind are stable; docs/model-files.md lists them. The check covers files, names, types,
+/// shapes, and every number of scales, offsets and codes; it reads tensors once, in pieces. A broken or missing directory
+/// is a finding, not a failure of the call.
 ///
 /// text: room for cap bytes. len: length of the text with its terminating zero. Any thread.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length. The next call reads everything again: begin with
@@ -152,7 +152,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_check_json(
 /// Opens the directory at path (UTF-8, zero-terminated). abi_version: MNNKV_ABI_VERSION. out: the handle;
 /// mnnkv_msmodelslim_destroy frees it. A broken layer fails only when it is used. Any thread.
 /// NOT_FOUND: if the directory, its weights or its description does not exist.
-/// INVALID_ARGUMENT: if path is not a directory, or several files could be its description or index.
+/// INVALID_ARGUMENT: if path is not a directory, one of its files is not a regular file, or several files could be its
+///   description or index.
 /// CORRUPT: if a JSON document or the header of a file is malformed.
 /// IO: if reading fails.
 /// UNSUPPORTED: if the ABI differs.
@@ -337,10 +338,10 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, si
 /// has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. The call allocates the bytes of these
 /// rows in the file, their scales and offsets, and a row of floats: convert some rows at a time.
 /// out: room for out_bytes bytes, in native byte order, of any alignment. rows 0 is legal.
-/// INVALID_ARGUMENT: if the rows do not exist, or dtype is not supported.
+/// INVALID_ARGUMENT: if the rows or dtype do not exist.
 /// BUFFER_TOO_SMALL: if out_bytes is too small; mnnkv_model_last_error has the required bytes.
 /// NOT_FOUND: if the linear does not exist.
-/// UNSUPPORTED: if the type of quantisation is not supported.
+/// UNSUPPORTED: if dtype is INT8, TQ3 or TQ4, or the type of quantisation is not supported.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.
 /// IO: if a file cannot be read or became shorter.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -359,7 +360,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_dequantize(
             let out = pointer::output_bytes(out, out_bytes, "out")?;
             let linear = count(linear, "linear")?;
             let rows = range(row_begin, rows)?;
-            let dtype = Dtype::from_code(dtype, "dtype")?;
+            let dtype = Dtype::float_from_code(dtype, "dtype")?;
             let needed = rows.len().saturating_mul(model.linear(linear)?.k).saturating_mul(dtype.bytes());
             // Rows out of range are refused before the size of the buffer is checked.
             let out = match out.get_mut(..needed) {
@@ -380,11 +381,12 @@ fn range(begin: u64, len: u64) -> Result<std::ops::Range<usize>> {
 }
 
 /// Computes outputs of a linear of type W8A8, W8A8S or W8A8_MIX as the hardware does: y = (sum of x code * weight code,
-/// plus quant_bias) * deq_scale, with quantised inputs and integer sums. quant_bias includes a float bias.
+/// plus quant_bias) * deq_scale, with quantised inputs and integer sums. The sum is rounded to f32 before the product.
+/// quant_bias includes a float bias.
 ///
 /// x: tokens rows of k floats. y: tokens rows of rows floats, for the outputs row_begin .. row_begin + rows; room for
 /// y_cap floats. Inputs are divided by the scale; hardware that multiplies by the reciprocal may round a tie
-/// differently.
+/// differently. Infinite inputs saturate.
 /// INVALID_ARGUMENT: if the rows do not exist, or x contains NaN.
 /// BUFFER_TOO_SMALL: if y_cap is too small; mnnkv_model_last_error has the required floats.
 /// NOT_FOUND: if the linear does not exist.

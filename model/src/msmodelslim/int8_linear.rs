@@ -27,7 +27,7 @@ impl Model {
         let linear = self.linear(linear)?;
         linear.usable()?;
         if !linear.tag.has_static_input() {
-            bail!(Unsupported, "{} has the type {}; W8A8 expected", linear.name, linear.tag.word());
+            bail!(Unsupported, "{} has the type {}; W8A8, W8A8S or W8A8_MIX expected", linear.name, linear.tag.word());
         }
         check_rows(linear, &rows)?;
         if tokens.checked_mul(linear.k) != Some(x.len()) {

@@ -9,6 +9,7 @@ use super::layers::{self, KvLayer, Layers, Norm, QuantizedLinear};
 use super::survey::survey;
 use crate::json::{ToJson, Writer};
 use crate::names::Name;
+use mnnkv::json::Quoted;
 use mnnkv::status::{Error, Result, bail};
 use std::path::Path;
 
@@ -62,7 +63,7 @@ impl Model {
     pub fn find_linear(&self, name: &str) -> Result<usize> {
         match Name::from(name).find(self.linears(), |linear| &linear.name) {
             Some(index) => Ok(index),
-            None => bail!(NotFound, "the directory has no linear {name}"),
+            None => bail!(NotFound, "the directory has no linear {}", Quoted(name)),
         }
     }
 

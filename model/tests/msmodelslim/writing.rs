@@ -248,6 +248,8 @@ fn contents_have_the_declared_order_and_size() {
     refused(writer.tensor("version", Tag::Float, FileDtype::F32, &[1]), "dot");
     refused(writer.tensor("m.c", Tag::Float, FileDtype::F32, &[u64::MAX, 2]), "possible size");
     refused(writer.kv("q", 0), "0 channels");
+    refused(writer.linear("", 2, 4), "a layer, a dot and a part");
+    refused(writer.tensor("m.\0", Tag::Float, FileDtype::F32, &[1]), "a layer, a dot and a part");
     refused(writer.append_rows("p", &[0.0; 4]), "a as rows is next");
     refused(writer.append("a", &[0; 4]), "a as rows is next");
     refused(writer.append_rows("a", &[0.0; 5]), "whole rows of 4");
@@ -257,7 +259,8 @@ fn contents_have_the_declared_order_and_size() {
     writer.append_rows("a", &[0.5; 8]).unwrap();
     refused(writer.linear("z", 2, 4), "contents have begun");
     let one: &[f32] = &[1.0, 1.0];
-    refused(writer.append_kv("p", (&[1.0], None), (one, None)), "2 expected");
+    refused(writer.append_kv("p", (&[1.0], None), (one, None)), "1 key scales given; 2 expected");
+    refused(writer.append_kv("p", (one, None), (one, Some(&[0.0]))), "1 value offsets given; 2 expected");
     refused(writer.append_kv("p", (one, None), (&[1.0, 0.0], None)), "value scale 1 is 0");
     refused(writer.append_kv("p", (one, None), (&[1e-31, 1.0], None)), "value scale 0 is 1e-31; a finite");
     refused(writer.append_kv("p", (one, Some(&[0.5, 0.0])), (one, None)), "key offset 0 is 0.5");

@@ -41,7 +41,10 @@ typedef struct mnnkv_msmodelslim_linear_info {
     uint64_t bytes;
     uint32_t reserved[2];
 } mnnkv_msmodelslim_linear_info;
-mnnkv_status mnnkv_msmodelslim_check_json(const char *path, char *text, size_t cap, size_t *len);
+mnnkv_status mnnkv_msmodelslim_check_json(const char *path,
+                                          char *text,
+                                          size_t cap,
+                                          size_t *len);
 mnnkv_status mnnkv_msmodelslim_open(const char *path, uint32_t abi_version, mnnkv_msmodelslim **out);
 void mnnkv_msmodelslim_destroy(mnnkv_msmodelslim *model);
 mnnkv_status mnnkv_msmodelslim_get_info(const mnnkv_msmodelslim *model, mnnkv_msmodelslim_info *info);

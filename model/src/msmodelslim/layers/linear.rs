@@ -114,7 +114,7 @@ impl Inspector<'_> {
             match matrix(&weight.tensor.shape) {
                 Some(size) => (linear.n, linear.k) = size,
                 None if tag == Tag::Float => return self.other_float(weight, tag).map(|()| None),
-                None if tag.is_int8() => self.wrong_shape(weight, "[n, k]", &mut error)?,
+                None if tag.is_int8() => self.wrong_shape(weight, "[n, k], both at least 1,", &mut error)?,
                 None => {}
             }
         }

@@ -217,12 +217,10 @@ impl Writer {
         let Contents::Kv { channels } = self.due(prefix, "KV scales")? else { unreachable!("due compares") };
         for (what, (scales, offsets)) in [("key", key), ("value", value)] {
             let offsets = offsets.unwrap_or(&[]);
-            if scales.len() != channels || !(offsets.is_empty() || offsets.len() == channels) {
-                let (scales, offsets) = (scales.len(), offsets.len());
-                bail!(
-                    InvalidArgument,
-                    "{prefix}: {scales} {what} scales, {offsets} offsets given; {channels} expected"
-                );
+            for (kind, given) in [("scales", scales.len()), ("offsets", offsets.len())] {
+                if given != channels && (kind == "scales" || given > 0) {
+                    bail!(InvalidArgument, "{prefix}: {given} {what} {kind} given; {channels} expected");
+                }
             }
             if let Some(at) = scales.iter().position(|scale| !(LEAST_SCALE..=f32::MAX).contains(scale)) {
                 let scale = scales[at];
