@@ -132,6 +132,11 @@ TEST_F(MnnChat, MendsStepsThatFailBesideParks) {
                 ASSERT_NO_FATAL_FAILURE(chat.say(3));
             }
         }
+        const std::string path = fresh_file();
+        chat.fail(5, 1, failure::after_append, false);
+        ASSERT_TRUE(chat.host().command(save_to(path)));
+        ASSERT_NO_FATAL_FAILURE(chat.restart(path, how)) << "without the tokens of the failed step";
+        ASSERT_NO_FATAL_FAILURE(chat.say(3));
     }
 }
 

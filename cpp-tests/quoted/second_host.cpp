@@ -119,15 +119,16 @@ int main() {
         layer.steps.reset(new mnnkv_host::layer_session(model));
     }
 
-    std::size_t length = 0;
+    std::size_t length = 0, done = 0;
     const auto forward = [&](std::size_t add, std::size_t remove, bool fails) {
-        const mnnkv_host::step_counts counts = {length, remove, add, nullptr, 0};
+        const mnnkv_host::step_counts counts = {length, remove, add, nullptr, 0, done};
         for (Layer& layer : all) {
             if (!step(layer, counts, fails && &layer == &all.back())) {
                 return;  // the engine counts nothing
             }
         }
         length += add - remove;
+        ++done;
     };
     forward(600, 0, false);
     for (int i = 0; i < 40; ++i) {

@@ -246,11 +246,13 @@ private:
 };
 
 /// The counts of an engine before a step: of `previous` tokens the last `remove` go, except the ranges (offset, length)
-/// in `reserve`, whose offsets start at the first token that goes; `add` tokens come.
+/// in `reserve`, whose offsets start at the first token that goes; `add` tokens come. `done`: forwards that the engine has
+/// counted, or another number that changes with each. A step with the `done` of the last one follows a failure.
 struct step_counts {
     std::size_t previous, remove, add;
     const int* reserve;
     int n_reserve;
+    std::size_t done;
 };
 
 /// The steps of one layer of a model: begin (or clear and begin_cleared), sum, end. The next begin or clear
@@ -278,8 +280,13 @@ public:
     void clear(const step_counts& counts) {
         open_ = false;
         model_.enter(number_);
+        if (!has_failed(counts)) {
+            last_.before = lengths().first;
+        }
         (void)model_.session.reset_layer(number_);
-        remember(counts, 0);
+        last_.is_known = true;
+        last_.done = counts.done;
+        last_.kept.clear();
     }
 
     /// Opens the first step of a cleared cache, once there is one. cache.kv_len is not read.
@@ -290,20 +297,16 @@ public:
 
     /// Opens a step: edits the history, restores stored tokens and applies the planned eviction. cache.kv_len: tokens
     /// in the cache, those of a step that failed included; set to the length behind which the engine appends. On
-    /// failure (out of memory) no token is lost, and attention must not run.
+    /// failure (out of memory) no token is lost, and attention must not run. INVALID_ARGUMENT: if the edit keeps tokens that
+    /// a failed step has removed here; only clear helps then.
     mnnkv::status begin(const step_counts& counts, mnnkv_cache& cache) {
         model_.enter(number_);
-        const bool failed = has_failed(counts);
         settle(counts, cache);
-        std::uint32_t logical = 0, physical = 0;
-        (void)model_.session.lengths(number_, logical, physical);
-        const mnnkv::status edited = edit(counts, failed, logical, cache);
+        const mnnkv::status edited = edit(counts, cache);
         if (!edited) {
             return edited;
         }
         const std::uint32_t before = cache.kv_len;
-        (void)model_.session.lengths(number_, logical, physical);
-        remember(counts, logical);
         const mnnkv::status begun = open(cache);
         if (begun && model_.logs && cache.kv_len < before) {
             model_.say("layer " + std::to_string(number_) + " evicted " + std::to_string(before - cache.kv_len) +
@@ -318,7 +321,7 @@ public:
         if (open_) {
             close(true, cache);
         }
-        last_.next = last_.previous;
+        last_.is_known = false;
         return model_.session.keep(number_, logical_pairs, n_pairs, cache);
     }
 
@@ -329,25 +332,31 @@ public:
         return model_.session.park(number_, &options, cache);
     }
 
-    /// Adds the layer's state to a file, as mnnkv_snapshot_append; counts and cache as for park.
+    /// Adds the layer's state to a file, as mnnkv_snapshot_append; counts and cache as for park. INVALID_ARGUMENT: if the
+    /// layer has made the edit of a step that failed, which the engine still has to repeat.
     mnnkv::status save(const step_counts& counts, mnnkv::snapshot& to, const mnnkv_park_options& options,
                        mnnkv_cache& cache) {
         settle(counts, cache);
+        if (has_failed(counts)) {
+            const ranges all = all_of(last_.before);
+            if (last_.kept != all) {
+                return mnnkv::status(MNNKV_INVALID_ARGUMENT, &repeat_first);
+            }
+            if (lengths().first > last_.before) {
+                const mnnkv::status dropped = keep(all, cache);  // the tokens of the step
+                if (!dropped) {
+                    return dropped;
+                }
+            }
+        }
         return to.append(model_.session, number_, &options, cache);
     }
 
-    /// The session has loaded the layer from a file of a chat whose counts are these.
-    void loaded(const step_counts& counts) {
-        remember(counts, 0);
-        last_.next = counts.previous;
-    }
+    /// The session has loaded the layer from a file.
+    void loaded() { last_.is_known = false; }
 
     /// Tokens in the cache between steps.
-    std::uint32_t length() const {
-        std::uint32_t logical = 0, physical = 0;
-        (void)model_.session.lengths(number_, logical, physical);
-        return physical;
-    }
+    std::uint32_t length() const { return lengths().second; }
 
     /// Closes the step that the engine left, if there is one.
     void settle(const step_counts& counts, mnnkv_cache& cache) {
@@ -515,11 +524,8 @@ private:
         return begun;
     }
 
-    /// The last forward failed in this layer or a later one: the engine repeats its counts. Counts that add what they
-    /// remove repeat without a failure.
-    bool has_failed(const step_counts& counts) const {
-        return counts.previous == last_.previous && counts.previous != last_.next;
-    }
+    /// The engine has not counted the forward of the last step: it failed in this layer or another one.
+    bool has_failed(const step_counts& counts) const { return last_.is_known && counts.done == last_.done; }
 
     /// Closes a step that the engine left. Tokens that the engine does not count are not part of the cache.
     void close(bool failed, mnnkv_cache& cache) {
@@ -532,44 +538,84 @@ private:
         }
     }
 
-    mnnkv::status edit(const step_counts& counts, bool failed, std::size_t logical, mnnkv_cache& cache) {
-        kept_.clear();
-        if (failed) {
-            // Tokens of the failed step go. Its edit is done, unless the engine has changed it since.
-            const bool same = counts.remove == last_.remove && counts.n_reserve == last_.n_reserve;
-            const std::size_t left = counts.previous - std::min(counts.previous, counts.remove);
-            keep(0, same ? last_.edited : std::min(last_.edited, left));
-        } else {
-            const std::size_t base = logical - std::min(logical, counts.remove);
-            keep(0, base);
-            for (int i = 0; i < counts.n_reserve; ++i) {
-                const std::size_t from = base + std::min(at_least_0(counts.reserve[2 * i]), logical - base);
-                keep(from, std::min(at_least_0(counts.reserve[2 * i + 1]), logical - from));
-            }
+    /// Ranges of tokens, (first, count): ascending, none beside the next.
+    typedef std::vector<std::pair<std::size_t, std::size_t>> ranges;
+
+    /// After a failed step both edits are of the tokens before it: what is left of them is edited. The step's tokens go.
+    mnnkv::status edit(const step_counts& counts, mnnkv_cache& cache) {
+        const bool failed = has_failed(counts);
+        const std::size_t before = failed ? last_.before : lengths().first;
+        const ranges wanted = kept_by(counts, before);
+        ranges now = wanted;
+        if (failed && !find(wanted, last_.kept, now)) {
+            return mnnkv::status(MNNKV_INVALID_ARGUMENT, &tokens_gone);
         }
-        return model_.session.keep(number_, kept_.data(), kept_.size() / 2, cache);
+        const mnnkv::status kept = keep(now, cache);
+        if (kept) {
+            last_.is_known = true;
+            last_.done = counts.done;
+            last_.before = before;
+            last_.kept = wanted;
+        }
+        return kept;
     }
 
-    void keep(std::size_t from, std::size_t count) {
-        if (count > 0) {
-            kept_.push_back(static_cast<std::int32_t>(from));
-            kept_.push_back(static_cast<std::int32_t>(count));
+    /// The tokens that an edit keeps of `length`.
+    static ranges kept_by(const step_counts& counts, std::size_t length) {
+        const std::size_t base = length - std::min(length, counts.remove);
+        ranges kept = all_of(base);
+        for (int i = 0; i < counts.n_reserve; ++i) {
+            const std::size_t from = base + std::min(at_least_0(counts.reserve[2 * i]), length - base);
+            const std::size_t count = std::min(at_least_0(counts.reserve[2 * i + 1]), length - from);
+            if (count > 0 && !kept.empty() && kept.back().first + kept.back().second == from) {
+                kept.back().second += count;
+            } else if (count > 0) {
+                kept.emplace_back(from, count);
+            }
         }
+        return kept;
     }
+
+    static ranges all_of(std::size_t length) { return length > 0 ? ranges(1, {0, length}) : ranges(); }
+
+    /// Where ranges are among the tokens that were kept; false if some are not.
+    static bool find(const ranges& wanted, const ranges& kept, ranges& found) {
+        found.clear();
+        for (const auto& part : wanted) {
+            std::size_t at = 0, next = 0;
+            while (next < kept.size() && kept[next].first + kept[next].second <= part.first) {
+                at += kept[next++].second;
+            }
+            if (next == kept.size() || part.first < kept[next].first ||
+                part.first + part.second > kept[next].first + kept[next].second) {
+                return false;
+            }
+            found.emplace_back(at + part.first - kept[next].first, part.second);
+        }
+        return true;
+    }
+
+    mnnkv::status keep(const ranges& kept, mnnkv_cache& cache) {
+        std::vector<std::int32_t> pairs;
+        for (const auto& part : kept) {
+            pairs.push_back(static_cast<std::int32_t>(part.first));
+            pairs.push_back(static_cast<std::int32_t>(part.second));
+        }
+        return model_.session.keep(number_, pairs.data(), kept.size(), cache);
+    }
+
+    static const char* tokens_gone() {
+        return "the edit keeps tokens that a failed step has removed: the chat must be cleared";
+    }
+    static const char* repeat_first() { return "the last step failed after its edit: repeat it first"; }
 
     static std::size_t at_least_0(int count) { return static_cast<std::size_t>(std::max(count, 0)); }
 
-    /// edited: the logical length before the step's tokens.
-    void remember(const step_counts& counts, std::size_t edited) {
-        last_.previous = counts.previous;
-        // The engine's own sum; its cache may hold fewer tokens.
-        last_.next = counts.previous - counts.remove + counts.add;
-        for (int i = 0; i < counts.n_reserve; ++i) {
-            last_.next += at_least_0(counts.reserve[2 * i + 1]);
-        }
-        last_.remove = counts.remove;
-        last_.n_reserve = counts.n_reserve;
-        last_.edited = edited;
+    /// The chat's tokens and the cache's.
+    std::pair<std::uint32_t, std::uint32_t> lengths() const {
+        std::uint32_t logical = 0, physical = 0;
+        (void)model_.session.lengths(number_, logical, physical);
+        return {logical, physical};
     }
 
     model_session& model_;
@@ -590,12 +636,12 @@ private:
     std::atomic<bool> unread_{false};
     mnnkv_status unread_code_ = MNNKV_OK;
     std::string unread_why_;
-    /// The counts at the last begin or clear; next: the engine's length after a step that succeeds.
+    /// The last step's edit: the layer's tokens before it, and those that it kept.
     struct {
-        std::size_t previous, next, remove, edited;
-        int n_reserve;
-    } last_ = {0, 0, 0, 0, 0};
-    std::vector<std::int32_t> kept_;
+        bool is_known;
+        std::size_t done, before;
+        ranges kept;
+    } last_ = {false, 0, 0, {}};
 };
 
 /// Returns pages of a cache behind its kv_len to the system; they read as zero.

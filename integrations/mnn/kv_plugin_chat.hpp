@@ -319,7 +319,7 @@ private:
             const std::size_t bytes = center_bytes(*own.see_().layout);
             own.center_ = state.extra.substr(center, bytes);
             center += bytes;
-            own.steps_->loaded(counts_of(meta_));
+            own.steps_->loaded();
             own.is_loaded_ = own.on_ = true;
             own.pending_ = false;
         }

@@ -35,6 +35,7 @@ struct KVMeta {
     int layer_nums = 0;
     float attn_scale = 0;
     std::shared_ptr<kv_plugin::host> plugin;
+    std::size_t synced = 0;
 
     std::size_t reserved() const {
         std::size_t sum = 0;
@@ -50,6 +51,7 @@ struct KVMeta {
         remove = add = 0;
         reserve = nullptr;
         n_reserve = 0;
+        ++synced;
     }
 };
 
