@@ -297,6 +297,15 @@ private:
         }
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             if (!attention(layer, rows)) {
+#if STEP >= 2
+                // Engine::forward, where a layer failed: a budget too small for the model. The engine runs as before
+                if (session_ && chat.empty() && code_ == MNNKV_INVALID_ARGUMENT) {
+                    session_.reset();
+                    open_ = layers;
+                    clear();
+                    return forward(tokens, rows);
+                }
+#endif
 #if STEP >= 9
                 // Engine::forward, where a layer failed
                 if (is_lost()) {
@@ -325,10 +334,7 @@ private:
         // Engine::attention, before it appends
         mnnkv_cache view = cache.view();
         if (session_ && !begin(layer, view)) {
-            if (code_ != MNNKV_INVALID_ARGUMENT || layer > 0 || !chat.empty()) {
-                return false;
-            }
-            session_.reset();  // a budget that is too small for the model: the engine runs as before
+            return false;
         }
 #endif
         const std::uint32_t past = cache.length, total = past + rows;

@@ -254,6 +254,13 @@ int main(int argc, char** argv) {
     Engine again(model);
     require(conversation(refused, false) == conversation(again, false) && !refused.session(),
             "with a budget that is too small for the model the engine runs as before");
+    Engine later(model, "{" + memory + "}");
+    Engine third(model);
+    must(later.cache(1).reserve(1), "memory");
+    mnnkv_cache open = later.cache(1).view();
+    must(later.session().begin(1, open));  // the engine's begin of this layer is refused
+    require(conversation(later, false) == conversation(third, false) && !later.session(),
+            "also where a later layer refuses the first step");
 #endif
 
 #if STEP == 3 || STEP == 4

@@ -33,7 +33,7 @@ extern "C" {
 // The first tokens, the newest 32 to 95 and pinned ones are never dropped. Each layer has its share, which no other takes.
 // A layer whose numbers 8 and 4 bits cannot hold stays raw, and may take more: over_steps counts it, and a warning says so.
 // A budget that is too small for the model is refused by the first begin of a layer that shows it, or by a load; the
-// message has the least that would do.
+// message has the least that would do for the layers that have begun and others like the first.
 //
 // kv_memory_file is scratch of one session: made when the first block goes there, locked, and removed by
 // mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced, and any other file that exists is left
