@@ -169,6 +169,14 @@ public:
 #if STEP >= 1
     // Cache: the same memory, in the words of mnn-kv.
     mnnkv_cache view() {
+#if STEP >= 7
+        // Cache::view, first: a parked cache has no memory, and needs none to be saved
+        if (capacity_ == 0) {
+            mnnkv_cache none = mnnkv::make<mnnkv_cache>();
+            none.kv_len = length;
+            return none;
+        }
+#endif
         layout_ = mnnkv::make<mnnkv_layout>();
         layout_.key_dtype = layout_.value_dtype = MNNKV_DTYPE_BF16;
         layout_.kv_heads = kv_heads;

@@ -197,6 +197,9 @@ public:
     bool park() {
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             mnnkv_cache view = caches_[layer].view();
+            if (view.layout == nullptr) {
+                continue;  // there is nothing to park, or it is parked
+            }
             if (!ok(session_.park(layer, nullptr, view))) {
                 return false;
             }

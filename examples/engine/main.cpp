@@ -352,7 +352,7 @@ int main(int argc, char** argv) {
     Engine host(model, "{" + store + "}");
     Tokens said = conversation(host, true);
     print("host", host, said);
-    must(host.park(), host.error);
+    must(host.park() && host.park(), host.error);
     mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
     must(host.session().metrics(metrics));
     std::printf("parked: %.0f KiB in place of %.0f\n", metrics.h2o_parked_bytes / 1024,
@@ -379,7 +379,7 @@ int main(int argc, char** argv) {
         mnnkv_snapshot_info one = mnnkv::make<mnnkv_snapshot_info>(), two = one;
         must(file.create(host.chat_file(path)));
         must(host.save(file) && file.info(one), host.error);
-        must(host.answer(20, 0, said) && host.save(file) && file.info(two), host.error);
+        must(host.answer(20, 0, said) && host.park() && host.save(file) && file.info(two), host.error);
         std::printf("%u KiB of file, %u more for 20 tokens\n", static_cast<unsigned>(one.file_bytes / 1024),
                     static_cast<unsigned>((two.file_bytes - one.file_bytes) / 1024));
         require(two.file_bytes < 1.2 * one.file_bytes, "a second save adds what is new");
@@ -387,7 +387,7 @@ int main(int argc, char** argv) {
     Engine host(model, "{" + store + "}");
     mnnkv::snapshot file;
     must(file.open(host.chat_file(path)));
-    must(host.load(file) && host.answer(40, 3, resumed), host.error);
+    must(host.load(file) && host.park() && host.save(file) && host.answer(40, 3, resumed), host.error);
     said.insert(said.end(), resumed.begin(), resumed.end());
     print("plain", plain, expected);
     print("resumed", host, resumed);
