@@ -489,8 +489,17 @@ TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
         EXPECT_EQ(lines_of(mistake.first).second, "mnn-kv: " + mistake.second) << "without a session";
         EXPECT_EQ(lines_of(R"("kv_chat_enable": true)", mistake.first).second, "mnn-kv: " + mistake.second);
     }
-    EXPECT_EQ(lines_of(evicting(), R"("kv_chat_enable": "yes")").second,
-              "mnn-kv: off where kv_chat_enable is \"yes\"; true or false expected\n");
+    const char* const wrong[][2] = {{R"("kv_chat_enable": "yes")", R"(kv_chat_enable is "yes"; true or false expected)"},
+                                    {R"("kv_required": "false")", R"(kv_required is "false"; true or false expected)"},
+                                    {R"("kv_required": null)", "kv_required is null; true or false expected"},
+                                    {R"("kv_library": 5)", "kv_library is 5; the path of a file expected, in UTF-8"},
+                                    {R"("kv_library": "/opt/\u0062")",
+                                     R"(kv_library is "/opt/\u0062"; the path of a file expected, in UTF-8)"},
+                                    {R"("kv_library": "/opt/a\tb")",
+                                     R"(kv_library is "/opt/a\tb"; the path of a file expected, in UTF-8)"}};
+    for (const auto& key : wrong) {
+        EXPECT_EQ(lines_of(evicting(), key[0]).second, std::string("mnn-kv: off where ") + key[1] + "\n");
+    }
 }
 
 TEST_F(MnnAdapter, NamesTheLongestChunkThatALimitHolds) {

@@ -224,7 +224,7 @@ TEST_F(MnnDump, LeavesNoPartOfAStepThatTheDiskHasNoRoomFor) {
 TEST_F(MnnDump, NamesAFolderThatIsNoString) {
     chat chat(configured(settings(), R"("kv_dump_folder": 7)"));
     ASSERT_NO_FATAL_FAILURE(chat.say(5));
-    EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: dump off where kv_dump_folder is 7, not a string\n");
+    EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: dump off where kv_dump_folder is 7, not a path in UTF-8\n");
 }
 
 TEST_F(MnnDump, RefusesPrefixFilesWithOneLine) {

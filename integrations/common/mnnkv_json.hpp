@@ -149,11 +149,12 @@ inline bool json_number(const std::string& text, double& number) {
     return is_number;
 }
 
-/// A JSON string without \u and control characters.
+/// A JSON string without \u and control characters. False, and `path` as it was, if it is none.
 inline bool json_path(const std::string& value, std::string& path) {
     if (value.size() < 3 || value[0] != '"' || value[value.size() - 1] != '"') {
         return false;
     }
+    std::string text;
     for (std::size_t at = 1; at + 1 < value.size(); ++at) {
         if (value[at] == '\\') {
             ++at;
@@ -161,8 +162,9 @@ inline bool json_path(const std::string& value, std::string& path) {
                 return false;
             }
         }
-        path += value[at];
+        text += value[at];
     }
+    path = text;
     return true;
 }
 

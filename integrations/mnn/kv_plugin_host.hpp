@@ -45,7 +45,7 @@ struct host {
             compresses = compresses || (on && key == "kv_lossless_enable");
             chats = chats || (on && key == "kv_chat_enable");
             logs = logs || (on && key == "kv_h2o_log_stats");
-            required = required || (on && key == "kv_required");
+            required = required || (key == "kv_required" && value == "true");
             if (key == "kv_dump_folder") {
                 (void)mnnkv_host::json_path(value, dump_folder);
             } else if (key == "kv_library") {
@@ -83,11 +83,20 @@ struct host {
     /// History edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
     bool edits_history() const { return keeps_tokens() && refusal().empty(); }
 
+    static bool is_path(const std::string& value) {
+        std::string path;
+        return value == "\"\"" || mnnkv_host::json_path(value, path);
+    }
+
     /// Why no session is made for these settings; "" when one can be.
     std::string refusal() const {
         for (const auto& member : mnnkv_host::json_members(config)) {
-            if (member.first == "kv_chat_enable" && member.second != "true" && member.second != "false") {
-                return "kv_chat_enable is " + member.second + "; true or false expected";
+            const std::string &key = member.first, &value = member.second;
+            if ((key == "kv_chat_enable" || key == "kv_required") && value != "true" && value != "false") {
+                return key + " is " + value + "; true or false expected";
+            }
+            if (key == "kv_library" && !is_path(value)) {
+                return key + " is " + value + "; the path of a file expected, in UTF-8";
             }
         }
         if (attention_type != "full") {
@@ -127,8 +136,8 @@ inline bool names_keys(const std::string& config) {
 /// Called by the engine before its KVMeta goes to the runtime. Replaces earlier settings.
 inline void attach(MNN::KVMeta& meta, const host& settings) {
     for (const auto& member : mnnkv_host::json_members(settings.config)) {
-        if (member.first == "kv_dump_folder" && member.second[0] != '"') {
-            MNN_PRINT("mnn-kv: dump off where kv_dump_folder is %s, not a string\n", member.second.c_str());
+        if (member.first == "kv_dump_folder" && !host::is_path(member.second)) {
+            MNN_PRINT("mnn-kv: dump off where kv_dump_folder is %s, not a path in UTF-8\n", member.second.c_str());
         }
     }
     if (!names_keys(settings.config)) {
