@@ -18,6 +18,14 @@ if(NOT status EQUAL 0)
   message(FATAL_ERROR "beside the library: ${status}, ${said}")
 endif()
 
+if("${EMULATOR}" STREQUAL "")
+  execute_process(COMMAND "${CMAKE_COMMAND}" -E env "PATH=${FOLDER}" "${program}" RESULT_VARIABLE status
+                  OUTPUT_VARIABLE said)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "beside the library, found through PATH: ${status}, ${said}")
+  endif()
+endif()
+
 file(WRITE "${FOLDER}/libmnnkv.so.1" "no library")
 execute_process(COMMAND ${EMULATOR} "${FOLDER}/${program}" RESULT_VARIABLE status OUTPUT_VARIABLE said)
 if(status EQUAL 0 OR NOT said MATCHES "${FOLDER}/libmnnkv.so.1")

@@ -3,7 +3,7 @@
 // Generated from the other headers and src/ffi/load.h by `make header`; do not edit.
 //
 // This header defines all functions of mnnkv.h, those of MNNKV_EXPERIMENTAL excepted. In one C or C++ file of each
-// program or library that calls them, and nowhere else:
+// program or library that calls them, before any other include of this header, and nowhere else:
 //
 //   #define MNNKV_LOAD_IMPLEMENTATION
 //   #include "mnnkv/load.h"
@@ -23,11 +23,11 @@ extern "C" {
 
 /// Loads libmnnkv, once in a program or library that has the implementation.
 /// path: its file; NULL or "" = that of the environment variable MNNKV_LIBRARY, else the one beside the program or library
-/// that calls, else the one that the system finds.
+/// that calls, else the one that the system finds. A library that was loaded by a relative path has none beside it.
 ///
 /// Returns NULL once the library is loaded, else why it is not, a text that is valid until the next call. A file that is
-/// named and cannot be loaded, a library of another ABI, and one of another version that lacks a function are refused. Until the library
-/// is loaded all functions return MNNKV_UNSUPPORTED, 0 or "", and mnnkv_last_error the text. Never unloaded; a call after that
+/// named and cannot be loaded, another library, one of another ABI, and one of another version that lacks a function are
+/// refused. Until the library is loaded all functions return MNNKV_UNSUPPORTED, 0 or "", and mnnkv_last_error the text. Never unloaded; a call after that
 /// does nothing. In C with glibc define _GNU_SOURCE before the first include; link with -ldl where dlopen needs it.
 /// Threads: one at a time, and none in another function of the library meanwhile. With glibc the first call that a thread makes
 /// allocates its thread-local memory, about 1 KB; glibc ends the process if malloc refuses that. In a program that is linked with
@@ -49,6 +49,8 @@ const char *mnnkv_load(const char *path);
 #else
 #define MNNKV_LOAD_SEPARATOR '/'
 #include <dlfcn.h>
+#include <errno.h>
+#include <unistd.h>
 #if defined(__GLIBC__) && !defined(__USE_GNU)
 #error "define _GNU_SOURCE before the first include: mnnkv/load.h calls dladdr"
 #endif
@@ -115,7 +117,19 @@ static void mnnkv_load_find(void *opened, const char *name, void *function) {
 static void mnnkv_load_own_path(char *path, size_t size) {
     Dl_info own;
     path[0] = 0;
-    if (dladdr(mnnkv_load_why, &own) && own.dli_fname && strlen(own.dli_fname) < size) {
+    if (!dladdr(mnnkv_load_why, &own) || !own.dli_fname) {
+        return;
+    }
+#if defined(__linux__) && !defined(__ANDROID__)
+    if (strcmp(own.dli_fname, program_invocation_name) == 0) {
+        // The main program, whose name here is argv[0].
+        const ssize_t len = readlink("/proc/self/exe", path, size);
+        path[len > 0 && (size_t)len < size ? len : 0] = 0;
+        return;
+    }
+#endif
+    // A relative path is one of the folder that was the working folder when the library was loaded.
+    if (own.dli_fname[0] == '/' && strlen(own.dli_fname) < size) {
         strcpy(path, own.dli_fname);
     }
 }
@@ -624,9 +638,12 @@ MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
     }
     mnnkv_load_find(opened, "mnnkv_abi_version", &found.abi_version);
     if (!found.abi_version || found.abi_version() != MNNKV_ABI_VERSION) {
-        const unsigned abi = found.abi_version ? (unsigned)found.abi_version() : 0;
-        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s has ABI %u; %u expected, of libmnnkv", path, abi,
-                 (unsigned)MNNKV_ABI_VERSION);
+        if (found.abi_version) {
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s has ABI %u; %u expected", path,
+                     (unsigned)found.abi_version(), (unsigned)MNNKV_ABI_VERSION);
+        } else {
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s is not libmnnkv", path);
+        }
         mnnkv_load_close(opened);
         return mnnkv_load_why;
     }

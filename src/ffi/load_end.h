@@ -15,9 +15,12 @@ MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
     }
     mnnkv_load_find(opened, "mnnkv_abi_version", &found.abi_version);
     if (!found.abi_version || found.abi_version() != MNNKV_ABI_VERSION) {
-        const unsigned abi = found.abi_version ? (unsigned)found.abi_version() : 0;
-        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s has ABI %u; %u expected, of libmnnkv", path, abi,
-                 (unsigned)MNNKV_ABI_VERSION);
+        if (found.abi_version) {
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s has ABI %u; %u expected", path,
+                     (unsigned)found.abi_version(), (unsigned)MNNKV_ABI_VERSION);
+        } else {
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s is not libmnnkv", path);
+        }
         mnnkv_load_close(opened);
         return mnnkv_load_why;
     }
