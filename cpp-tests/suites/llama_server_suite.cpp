@@ -360,6 +360,10 @@ TEST(LlamaServer, LeavesASlotsFileWhereThereIsNothingToGain) {
     write(path, noise);
     EXPECT_EQ(mnnkv_llama::pack_slot_file(path, 5000), 5000u);
     EXPECT_TRUE(same(content(path), noise));
+    const bytes zeros(1 << 20);
+    write(path, zeros);
+    EXPECT_EQ(mnnkv_llama::pack_slot_file(path, zeros.size()), zeros.size()) << "its blob would not be read";
+    EXPECT_TRUE(same(content(path), zeros));
     std::remove(path.c_str());
     EXPECT_EQ(mnnkv_llama::pack_slot_file(path, 7), 7u) << "no file";
     EXPECT_EQ(mnnkv_llama::pack_slot_file(testing::TempDir(), 7), 7u) << "a folder";

@@ -107,17 +107,22 @@ inline bool write_beside(const std::string& path, const buffer& bytes, std::stri
     return true;
 }
 
+/// Blobs of a cache have a third of its bytes and more: one of far fewer is made to take memory.
+inline bool is_too_small(std::size_t blob, std::size_t raw) { return raw / 64 > blob; }
+
 }  // namespace slot_file
 
 /// Replaces a file of llama_state_seq_save_file by its blob, on all cores. Returns the bytes of the file that is there then: the
-/// blob; or `size`, those of the file as it was, where it does not shrink or anything fails.
+/// blob; or `size`, those of the file as it was, where it does not shrink, shrinks so far that it would not be read, or
+/// anything fails.
 inline std::size_t pack_slot_file(const std::string& given, std::size_t size) {
     const std::string path = slot_file::resolved(given);
     buffer blob;
     const buffer raw = slot_file::read(path);
     mnnkv_state_options options = mnnkv::make<mnnkv_state_options>();
     options.effort = 1;
-    if (!raw || !compress(raw.data(), raw.size(), &options, blob) || blob.size() >= raw.size()) {
+    if (!raw || !compress(raw.data(), raw.size(), &options, blob) || blob.size() >= raw.size() ||
+        slot_file::is_too_small(blob.size(), raw.size())) {
         return size;
     }
     std::string beside;
@@ -145,8 +150,8 @@ public:
         failed_ = true;
         const buffer blob = slot_file::read(path);
         std::size_t size = 0;
-        // Blobs of a cache have a third of its bytes and more: another one is made to take memory.
-        if (!blob || mnnkv_state_decoded_size(blob.data(), blob.size(), &size) != MNNKV_OK || size / 64 > blob.size()) {
+        if (!blob || mnnkv_state_decoded_size(blob.data(), blob.size(), &size) != MNNKV_OK ||
+            slot_file::is_too_small(blob.size(), size)) {
             return;
         }
         buffer raw(size);
