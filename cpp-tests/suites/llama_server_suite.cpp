@@ -120,6 +120,9 @@ TEST(LlamaServer, GivesEachPromptBackAsItWasWheneverItIsWanted) {
         for (saved_prompt& each : cache) {
             // Some are dropped with their work under way.
             if (!random.one_in(4)) {
+                saved_prompt copy = each;
+                ASSERT_TRUE(!random.one_in(2) || unpack(copy));
+                EXPECT_TRUE(copy.packed.size() > 0 || same(copy.all(), expected[at])) << "round " << round;
                 ASSERT_TRUE(unpack(each));
                 EXPECT_TRUE(same(each.all(), expected[at])) << "round " << round;
                 EXPECT_EQ(each.packed.size(), 0u);

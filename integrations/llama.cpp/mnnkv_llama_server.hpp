@@ -43,10 +43,10 @@ public:
         try {
             std::lock_guard<std::mutex> lock(from->guard);
             for (std::size_t i = 0; i < to.size(); ++i) {
-                if (from->state == contents::raw_only) {
+                if (from->state == contents::raw_only && from.use_count() == 1) {
                     *to[i] = std::move(from->raw[i]);
-                } else if (from->state == contents::encoding) {
-                    *to[i] = from->raw[i];  // which the thread reads
+                } else if (from->state != contents::encoded) {
+                    *to[i] = from->raw[i];  // which a copy has, too, or the thread reads
                 } else if (!decode(from->blobs[i], from->small.empty() ? nullptr : &from->small[i], *to[i])) {
                     why = mnnkv_last_error();
                     return false;
