@@ -50,9 +50,9 @@ struct dump_step {
 /// A file that has its name once it is complete; until then it is `<path>.part`, which the destructor removes.
 class dump_file {
 public:
-    explicit dump_file(const std::string& path)
+    explicit dump_file(const std::string& name)
         // Opening a pipe would block, and a device would get the bytes.
-        : path(path), refusal_(file_refusal(path + ".part")),
+        : path(name), refusal_(file_refusal(path + ".part")),
           file_(refusal_.empty() ? open((path + ".part").c_str()) : nullptr) {
         if (file_ == nullptr && refusal_.empty()) {
             refusal_ = std::generic_category().message(errno);

@@ -71,12 +71,12 @@ public:
     layout read() {
         // A sequence, in later versions with its id; its file; a context, its file; both with outputs, which older
         // versions write.
-        for (const prefix skip : {&layout_reader::nothing, &layout_reader::sequence, &layout_reader::sequence_file,
-                                  &layout_reader::context, &layout_reader::context_file,
-                                  &layout_reader::context_with_outputs, &layout_reader::file_with_outputs}) {
+        for (const prefix start : {&layout_reader::nothing, &layout_reader::sequence, &layout_reader::sequence_file,
+                                   &layout_reader::context, &layout_reader::context_file,
+                                   &layout_reader::context_with_outputs, &layout_reader::file_with_outputs}) {
             std::size_t at = 0;
             found_ = layout();
-            if ((this->*skip)(at) && caches(at, 0)) {
+            if ((this->*start)(at) && caches(at, 0)) {
                 return found_;
             }
         }
