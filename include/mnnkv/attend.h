@@ -69,7 +69,7 @@ typedef struct mnnkv_attend {
     uint32_t window;
     /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
     float soft_cap;
-    /// Columns of mask: the newest tokens of the chat. Older ones have the addend 0.
+    /// Columns of mask: the newest tokens of the chat, at most all of them. Older ones have the addend 0.
     uint32_t mask_tokens;
     /// [rows][mask_tokens], added to logits after the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
     /// NULL = none.

@@ -48,7 +48,7 @@ typedef struct mnnkv_park_options {
     const float *rope_inv_freq;
 } mnnkv_park_options;
 
-/// The outcome of mnnkv_session_park. All 0 if the layer was parked already.
+/// The outcome of mnnkv_session_park. All 0 if the layer was parked already; that call needs its layout and buffers, too.
 typedef struct mnnkv_parked {
     uint32_t struct_size;
     uint32_t reserved;

@@ -74,7 +74,7 @@ mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_se
 void mnnkv_session_destroy(mnnkv_session *session);
 
 /// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...". From the first
-/// begin on it has the lengths that a budget holds: "at most 64 MB: tokens are raw up to 1,361, then ...".
+/// begin on it has lengths that a budget holds at least: "at most 64 MB: tokens are raw up to 1,361, then ...".
 mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
                                    char *text,
                                    size_t cap,

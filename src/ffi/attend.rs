@@ -69,7 +69,7 @@ pub struct mnnkv_attend {
     pub window: u32,
     /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
     pub soft_cap: f32,
-    /// Columns of mask: the newest tokens of the chat. Older ones have the addend 0.
+    /// Columns of mask: the newest tokens of the chat, at most all of them. Older ones have the addend 0.
     pub mask_tokens: u32,
     /// [rows][mask_tokens], added to logits after the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
     /// NULL = none.

@@ -52,7 +52,7 @@ unsafe impl Sized32 for mnnkv_park_options {
     const MIN: usize = 32;
 }
 
-/// The outcome of mnnkv_session_park. All 0 if the layer was parked already.
+/// The outcome of mnnkv_session_park. All 0 if the layer was parked already; that call needs its layout and buffers, too.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_parked {

@@ -180,7 +180,7 @@ pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
 }
 
 /// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...". From the first
-/// begin on it has the lengths that a budget holds: "at most 64 MB: tokens are raw up to 1,361, then ...".
+/// begin on it has lengths that a budget holds at least: "at most 64 MB: tokens are raw up to 1,361, then ...".
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_outlook(
     session: *const mnnkv_session,
