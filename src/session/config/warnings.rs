@@ -23,7 +23,7 @@ const IDLE: &[Idle] = &[
     Idle {
         keys: |key| key.starts_with(QUANT) && key != name::kv_quant,
         idle: |values, has| !has(name::kv_quant) && super::budget_bytes(values).is_none(),
-        needs: "kv_memory_mb must be above 0, or kv_quant \"k8v4\"",
+        needs: "kv_memory_mb or kv_memory_bytes must be above 0, or kv_quant \"k8v4\"",
     },
     Idle {
         keys: |key| key == name::kv_quant_layer_start,
@@ -31,27 +31,19 @@ const IDLE: &[Idle] = &[
         needs: "kv_quant must be \"k8v4\", and a budget is one of all layers",
     },
     Idle {
-        keys: |key| {
-            [
-                name::kv_lossless_runtime_enable,
-                name::kv_lossless_runtime_mode,
-                name::kv_lossless_scope,
-                name::kv_lossless_front_n,
-            ]
-            .contains(&key)
-        },
+        keys: is_without_budget,
         idle: |values, _| is_bounded_lossless(values),
         needs: "kv_lossless must not be true, which stores cold tokens of all layers",
     },
     Idle {
         keys: |key| key.starts_with(MEMORY) && ![name::kv_memory_mb, name::kv_memory_bytes].contains(&key),
         idle: |_, has| !has(name::kv_memory_mb) && !has(name::kv_memory_bytes),
-        needs: "kv_memory_mb must be above 0",
+        needs: "kv_memory_mb or kv_memory_bytes must be above 0",
     },
     Idle {
         keys: |key| key == name::kv_lossless,
         idle: |values, has| values.kv_lossless && !has(name::kv_memory_mb) && !has(name::kv_memory_bytes),
-        needs: "kv_memory_mb must be above 0",
+        needs: "kv_memory_mb or kv_memory_bytes must be above 0",
     },
     Idle {
         keys: |key| key == name::kv_lossless,
@@ -75,8 +67,18 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         keys: |key| key.starts_with(LOSSLESS) && key != name::kv_lossless_enable,
-        idle: |values, has| !has(name::kv_lossless_enable) && !is_bounded_lossless(values),
-        needs: "kv_lossless_enable must be true, and kv_lossless_runtime_enable, too",
+        idle: |values, has| !has(name::kv_lossless_enable) && super::budget_bytes(values).is_none(),
+        needs: "kv_lossless_enable must be true",
+    },
+    Idle {
+        keys: |key| key.starts_with(LOSSLESS) && key != name::kv_lossless_enable && !is_without_budget(key),
+        idle: |values, has| !has(name::kv_lossless_enable) && has_lossy_budget(values),
+        needs: "kv_lossless must be true",
+    },
+    Idle {
+        keys: is_without_budget,
+        idle: |values, has| !has(name::kv_lossless_enable) && has_lossy_budget(values),
+        needs: "kv_memory_mb and kv_memory_bytes must not be given",
     },
     Idle {
         keys: |key| key == name::kv_h2o_target_keep_ratio,
@@ -126,6 +128,21 @@ const MEMORY: &str = "kv_memory_";
 /// A budget compresses the tokens of all layers bit for bit.
 fn is_bounded_lossless(values: &Values) -> bool {
     values.kv_lossless && super::budget_bytes(values).is_some()
+}
+
+fn has_lossy_budget(values: &Values) -> bool {
+    !values.kv_lossless && super::budget_bytes(values).is_some()
+}
+
+/// Keys of compression that a budget decides itself.
+fn is_without_budget(key: &str) -> bool {
+    [
+        name::kv_lossless_runtime_enable,
+        name::kv_lossless_runtime_mode,
+        name::kv_lossless_scope,
+        name::kv_lossless_front_n,
+    ]
+    .contains(&key)
 }
 
 fn compresses(values: &Values) -> bool {

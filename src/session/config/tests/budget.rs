@@ -62,12 +62,23 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
     let both = json!({"kv_memory_mb": 1, "kv_h2o_enable": true}).to_string();
     assert!(refused(both.as_bytes()).message().starts_with("kv_memory_mb is given and kv_h2o_enable true"));
     for (idle, why) in [
-        (json!({"kv_memory_file": "x"}), "kv_memory_file has no effect: kv_memory_mb must be above 0"),
+        (
+            json!({"kv_memory_file": "x"}),
+            "kv_memory_file has no effect: kv_memory_mb or kv_memory_bytes must be above 0",
+        ),
+        (
+            json!({"kv_memory_mb": 1, "kv_lossless_block_tokens": 64}),
+            "kv_lossless_block_tokens has no effect: kv_lossless must be true",
+        ),
+        (
+            json!({"kv_memory_bytes": 1, "kv_lossless_front_n": 1}),
+            "kv_lossless_front_n has no effect: kv_memory_mb and kv_memory_bytes must not be given",
+        ),
         (
             json!({"kv_memory_mb": 1, "kv_memory_file_mb": 1}),
             "kv_memory_file_mb has no effect: kv_memory_file must name a file",
         ),
-        (json!({"kv_lossless": true}), "kv_lossless has no effect: kv_memory_mb must be above 0"),
+        (json!({"kv_lossless": true}), "kv_lossless has no effect: kv_memory_mb or kv_memory_bytes must be above 0"),
         (
             json!({"kv_memory_mb": 1, "kv_lossless": true, "kv_memory_file": "x"}),
             "kv_memory_file has no effect: kv_lossless must not be true",
