@@ -289,7 +289,7 @@ TEST(Compressor, CachesThatDoNotFitAreRefused) {
             {bad, "layers 0 .. 3; the weights file has 2 layers", [&] { return run(0, 3, nothing); }},
             {bad, "layers 1 .. 3", [&] { return run(1, 2, nothing); }},
             {bad, "layers 4294967295 .. 4294967296", [&] { return run(UINT32_MAX, 1, nothing); }},
-            {bad, "layers 0 .. 0", [&] { return run(0, 0, nothing); }},
+            {bad, "n_layers is 0", [&] { return run(0, 0, nothing); }},
             {bad, "caches[1]: kv_len is 13", [&] { return run(0, 2, [](mnnkv_cache* a) { a[1].kv_len = 13; }); }},
             {bad, "max_tokens", [&] { return run(0, 1, [](mnnkv_cache* a) { a[0].kv_len = 21; }); }},
             {bad, "caches[1]: layout is NULL",
