@@ -85,7 +85,8 @@ typedef struct mnnkv_memory_stats {
     uint64_t reads;
     uint64_t late_reads;
     uint64_t returned;
-    /// Bytes written to the file; writes that failed, or had no room in kv_memory_file_mb, and reads that failed; heads of blocks that the file had no more.
+    /// Bytes written to the file; writes that failed, or had no room in kv_memory_file_mb, and reads that failed; heads of blocks
+    /// that the file had no more.
     uint64_t written_bytes;
     uint64_t failed_writes;
     uint64_t failed_reads;

@@ -48,8 +48,9 @@ typedef struct mnnkv_session_options {
     /// 1 where none does).
     uint32_t layers;
     uint32_t lanes;
-    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable, dropped
-    /// only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable, or kv_lossless.
+    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable,
+    /// dropped only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable, or
+    /// kv_lossless.
     const char *config_json;
     size_t config_len;
     /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.

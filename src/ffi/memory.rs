@@ -80,7 +80,8 @@ pub struct mnnkv_memory_stats {
     pub reads: u64,
     pub late_reads: u64,
     pub returned: u64,
-    /// Bytes written to the file; writes that failed, or had no room in kv_memory_file_mb, and reads that failed; heads of blocks that the file had no more.
+    /// Bytes written to the file; writes that failed, or had no room in kv_memory_file_mb, and reads that failed; heads of blocks
+    /// that the file had no more.
     pub written_bytes: u64,
     pub failed_writes: u64,
     pub failed_reads: u64,

@@ -31,9 +31,9 @@ impl Model {
     ///
     /// W8A16, W8A8_DYNAMIC and W8A8_MIX: `(code - weight_offset) * weight_scale`. W8A8 and W8A8S: `code * weight_scale`
     /// if the file has that, else `code * (deq_scale / input_scale)`. FLOAT: the numbers themselves. Allocates the
-    /// bytes of these rows in the file, and a row. Nothing is written on failure. INVALID_ARGUMENT: if the rows do not exist or `out` has
-    /// another size. UNSUPPORTED: if the tag is another one. CORRUPT: if tensors contradict each other or a scale is
-    /// not positive. IO: if the file cannot be read.
+    /// bytes of these rows in the file, and a row. Nothing is written on failure. INVALID_ARGUMENT: if the rows do not
+    /// exist or `out` has another size. UNSUPPORTED: if the tag is another one. CORRUPT: if tensors contradict each
+    /// other or a scale is not positive. IO: if the file cannot be read.
     pub fn dequantize(&self, linear: usize, rows: Range<usize>, dtype: Dtype, out: &mut [u8]) -> Result<()> {
         let linear = self.linear(linear)?;
         linear.usable()?;

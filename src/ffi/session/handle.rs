@@ -122,8 +122,9 @@ pub struct mnnkv_session_options {
     /// 1 where none does).
     pub layers: u32,
     pub lanes: u32,
-    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable, dropped
-    /// only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable, or kv_lossless.
+    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable,
+    /// dropped only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable, or
+    /// kv_lossless.
     pub config_json: *const c_char,
     pub config_len: usize,
     /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.
