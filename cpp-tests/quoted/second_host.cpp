@@ -121,7 +121,7 @@ int main() {
 
     std::size_t length = 0, done = 0;
     const auto forward = [&](std::size_t add, std::size_t remove, bool fails) {
-        const mnnkv_host::step_counts counts = {length, remove, add, nullptr, 0, done};
+        const mnnkv_host::step_counts counts = {done, length, remove, add, nullptr, 0};
         for (Layer& layer : all) {
             if (!step(layer, counts, fails && &layer == &all.back())) {
                 return;  // the engine counts nothing

@@ -247,12 +247,12 @@ private:
 
 /// The counts of an engine before a step: of `previous` tokens the last `remove` go, except the ranges (offset, length)
 /// in `reserve`, whose offsets start at the first token that goes; `add` tokens come. `done`: forwards that the engine has
-/// counted, or another number that changes with each. A step with the `done` of the last one follows a failure.
+/// counted, or another number that changes with each. A step with the `done` of the last one follows a failure. It is first,
+/// so that lines without it do not compile.
 struct step_counts {
-    std::size_t previous, remove, add;
+    std::size_t done, previous, remove, add;
     const int* reserve;
     int n_reserve;
-    std::size_t done;
 };
 
 /// The steps of one layer of a model: begin (or clear and begin_cleared), sum, end. The next begin or clear

@@ -407,7 +407,7 @@ private:
     }
 
     static mnnkv_host::step_counts counts_of(const MNN::KVMeta& meta) {
-        return {meta.previous, meta.remove, meta.add, meta.reserve, meta.n_reserve, meta.synced};
+        return {meta.synced, meta.previous, meta.remove, meta.add, meta.reserve, meta.n_reserve};
     }
 
     static std::shared_ptr<mnnkv_host::model_session> make_model(const host& settings, std::uint32_t layers,
