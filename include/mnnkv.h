@@ -46,9 +46,9 @@
 //   that of a function of mnnkv/model.h.
 // - Outputs are written only on success. Exceptions: BUFFER_TOO_SMALL writes the size that is needed, and decoding
 //   leaves the words undefined after a failure that comes late.
-// - NULL with length 0 is valid. Other NULLs, misaligned pointers to numbers, structs at an address that is no multiple of
-//   4, and buffers of a call that overlap a buffer that it writes are INVALID_ARGUMENT. Buffers of bytes and words need no
-//   alignment.
+// - NULL with length 0 is valid. Other NULLs, misaligned pointers to numbers, pointers to structs that are not aligned to 4
+//   bytes, and buffers of a call that overlap a buffer that it writes are INVALID_ARGUMENT. Buffers of bytes and words need
+//   no alignment.
 // - Structs begin with struct_size. Zero an input struct, set struct_size to its sizeof, then the fields that
 //   differ from the default: in a field where 0 would make no sense, 0 stands for the default, and a NULL options
 //   pointer is all defaults.
