@@ -545,25 +545,27 @@ private:
     mnnkv::status edit(const step_counts& counts, mnnkv_cache& cache) {
         const bool failed = has_failed(counts);
         const std::size_t before = failed ? last_.before : lengths().first;
-        const ranges wanted = kept_by(counts, before);
-        ranges now = wanted;
-        if (failed && !find(wanted, last_.kept, now)) {
+        find_kept(counts, before, wanted_);
+        if (failed && !find(wanted_, last_.kept, left_)) {
             return mnnkv::status(MNNKV_INVALID_ARGUMENT, &tokens_gone);
         }
-        const mnnkv::status kept = keep(now, cache);
+        const mnnkv::status kept = keep(failed ? left_ : wanted_, cache);
         if (kept) {
             last_.is_known = true;
             last_.done = counts.done;
             last_.before = before;
-            last_.kept = wanted;
+            last_.kept.swap(wanted_);
         }
         return kept;
     }
 
     /// The tokens that an edit keeps of `length`.
-    static ranges kept_by(const step_counts& counts, std::size_t length) {
+    static void find_kept(const step_counts& counts, std::size_t length, ranges& kept) {
         const std::size_t base = length - std::min(length, counts.remove);
-        ranges kept = all_of(base);
+        kept.clear();
+        if (base > 0) {
+            kept.emplace_back(0, base);
+        }
         for (int i = 0; i < counts.n_reserve; ++i) {
             const std::size_t from = base + std::min(at_least_0(counts.reserve[2 * i]), length - base);
             const std::size_t count = std::min(at_least_0(counts.reserve[2 * i + 1]), length - from);
@@ -573,7 +575,6 @@ private:
                 kept.emplace_back(from, count);
             }
         }
-        return kept;
     }
 
     static ranges all_of(std::size_t length) { return length > 0 ? ranges(1, {0, length}) : ranges(); }
@@ -596,12 +597,12 @@ private:
     }
 
     mnnkv::status keep(const ranges& kept, mnnkv_cache& cache) {
-        std::vector<std::int32_t> pairs;
+        pairs_.clear();
         for (const auto& part : kept) {
-            pairs.push_back(static_cast<std::int32_t>(part.first));
-            pairs.push_back(static_cast<std::int32_t>(part.second));
+            pairs_.push_back(static_cast<std::int32_t>(part.first));
+            pairs_.push_back(static_cast<std::int32_t>(part.second));
         }
-        return model_.session.keep(number_, pairs.data(), kept.size(), cache);
+        return model_.session.keep(number_, pairs_.data(), kept.size(), cache);
     }
 
     static const char* tokens_gone() {
@@ -642,6 +643,9 @@ private:
         std::size_t done, before;
         ranges kept;
     } last_ = {false, 0, 0, {}};
+    /// Room of edits, so that a step allocates nothing.
+    ranges wanted_, left_;
+    std::vector<std::int32_t> pairs_;
 };
 
 /// Returns pages of a cache behind its kv_len to the system; they read as zero.
