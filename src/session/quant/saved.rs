@@ -1,7 +1,7 @@
 //! The quantised tokens of a layer in a chat file: a piece for each block, whose parts are the codes of a head.
 
 use super::{Contents, Offload, Quant, shape};
-use crate::attend::{BLOCK, Block, Blocks, Codes};
+use crate::attend::{BLOCK, Block, Blocks};
 use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Pair, Rows};
 use crate::snapshot::{Run, Snapshot};
@@ -164,7 +164,7 @@ impl Quant {
         let Some(shape) = shape(rows) else {
             bail!(Corrupt, "a layer of {} has {rows} and quantised tokens", from.name());
         };
-        let (mut blocks, mut pieces) = (Blocks::NONE, Vec::new());
+        let (mut blocks, mut block, mut pieces) = (Blocks::NONE, Block::default(), Vec::new());
         blocks.reserve(shape, rows.heads, saved.blocks.len())?;
         let mut begin = saved.physical;
         for &(first, live) in &saved.blocks {
@@ -179,15 +179,14 @@ impl Quant {
             if !is_block || bytes.ends.len() != rows.heads {
                 bail!(Corrupt, "piece {piece} of {} is no block of the quantised tokens from {first} on", from.name());
             }
-            let codes = |head: usize| {
-                let of_bytes =
-                    |part: &[u8]| if part.is_empty() { Ok(None) } else { Codes::of_bytes(shape, part).map(Some) };
-                of_bytes(bytes.part(head)).map_err(|error| error.within(format_args!("head {head}")))
-            };
-            let codes = memory::try_collect((0..rows.heads).map(codes))
-                .map_err(|error| error.within(format_args!("piece {piece} of {}", from.name())))?;
+            for (head, codes) in block.heads_mut(rows.heads)?.iter_mut().enumerate() {
+                codes.read(shape, bytes.part(head)).map_err(|error| {
+                    let error = error.within(format_args!("head {head}"));
+                    error.within(format_args!("piece {piece} of {}", from.name()))
+                })?;
+            }
             bytes.bytes.drop_pages();
-            blocks.push(Block(codes), first, live)?;
+            blocks.push(&block, first, live)?;
             memory::push(&mut pieces, Some((piece, from.piece_sum(piece).unwrap_or_default())))?;
         }
         let blocks = if saved.blocks.is_empty() { None } else { Some(Shared::new(blocks)?) };

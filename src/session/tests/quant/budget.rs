@@ -454,7 +454,8 @@ fn a_block_that_one_turn_of_a_step_has_read_is_not_lost_to_another() {
     let mut state = chat.session.state().unwrap();
     let quant = state.layers[0].quant.as_mut().unwrap();
     let block = quant.blocks().away(0)[0];
-    let codes = Codes::of_bytes(Shape::new(DIMS).unwrap(), bytes[block as usize].2[0].as_ref().unwrap()).unwrap();
+    let mut codes = Codes::default();
+    codes.read(Shape::new(DIMS).unwrap(), bytes[block as usize].2[0].as_ref().unwrap()).unwrap();
     let found = Found { lost: vec![(block, 0)], arrived: vec![Arrived { block, head: 0, codes }], ..Found::default() };
     quant.fit(found, None, 0, &Pins::default(), None);
     assert!(!quant.kept.has_dropped() && quant.kept.loses() == 0);
