@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 namespace {
@@ -151,6 +152,45 @@ TEST_F(ResidentHost, KeepsTheBlobsOfParkedLayersAndLittleElse) {
     RecordProperty("encoded_kb", static_cast<int>(encoded / 1024));
     RecordProperty("resident_kb", static_cast<int>(resident / 1024));
     EXPECT_LE(resident, static_cast<long>(encoded + encoded / 20) + allowance);
+}
+
+TEST_F(ResidentHost, TakesTheBytesOfQuantisedTokensAndLittleElse) {
+    constexpr std::uint32_t some = layers / 2, rows = 16, heads = 2, dims = 128;
+    layout_ = make_layout(pack_modes[7], heads, dims, tokens, 64);
+    const std::string config = R"({"kv_quant": "k8v4"})";
+    mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
+    options.layers = some;
+    options.lanes = options.attends = 1;
+    options.config_json = config.data();
+    options.config_len = config.size();
+    ASSERT_TRUE(ok(session_.create(options).code()));
+    std::vector<float> queries(std::size_t{rows} * heads * dims, 0.1f), output(queries.size());
+    mnnkv_attend attention = mnnkv::make<mnnkv_attend>();
+    attention.dtype = MNNKV_DTYPE_F32;
+    attention.rows = rows;
+    attention.heads = heads;
+    attention.head_dim = dims;
+    attention.causal = 1;
+    attention.queries = queries.data();
+    attention.output = output.data();
+    for (std::uint32_t done = 0; done < prompt; done += rows) {
+        for (std::uint32_t layer = 0; layer < some; ++layer) {
+            mnnkv_cache given = cache(layer);
+            ASSERT_TRUE(ok(session_.begin(layer, given).code()));
+            ASSERT_TRUE(ok(mnnkv_kv_scatter(&layout_, rows_.data(), rows_.data(), rows * token_bytes / 2, given.kv_len, rows,
+                                            given.key, given.value)));
+            given.kv_len += rows;
+            ASSERT_TRUE(ok(session_.attend(layer, 0, 1, given, attention).code()));
+            ASSERT_TRUE(ok(session_.end(layer, heads, rows, given).code()));
+            kept_len_[layer] = given.kv_len;
+        }
+    }
+    const long raw = std::accumulate(kept_len_.begin(), kept_len_.end(), 0L) * token_bytes;
+    EXPECT_LE(raw, some * 128 * token_bytes) << "the others are quantised";
+    const long resident = resident_bytes() - empty_ - raw, codes = static_cast<long>(metric(&mnnkv_metrics::quant_bytes));
+    RecordProperty("codes_kb", static_cast<int>(codes / 1024));
+    RecordProperty("resident_kb", static_cast<int>(resident / 1024));
+    EXPECT_LE(resident, codes + codes / 50 + allowance);
 }
 
 class ResidentStore : public ResidentHost, public testing::WithParamInterface<unsigned> {};
