@@ -77,10 +77,12 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// Replaces a layer of a session, or all with MNNKV_ALL_LAYERS, by the committed one of a snapshot: its tokens, logical
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
-/// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped,
-/// but with a budget: the scores by which blocks leave memory begin anew, and the last step's length, for which room is
-/// kept, is unknown, so that tokens may stay raw for a step longer; and heads of dropped blocks that the file has from an
-/// earlier commit come back, so that mnnkv_memory_stats::dropped_tokens may be less.
+/// another way (aggregation, alpha, block_tokens). With the same config the chat goes on as if it had never stopped,
+/// with two exceptions. With kv_h2o_policy "keydiff", the default, the next begin computes the numbers of the keys again,
+/// from the tokens that are left: where some were evicted before, later plans may keep other tokens. With a budget the
+/// scores by which blocks leave memory begin anew; the last step's length, for which room is kept, is unknown, so that
+/// tokens may stay raw for a step longer; and heads of dropped blocks that the file has from an earlier commit come back,
+/// so that mnnkv_memory_stats::dropped_tokens may be less.
 /// INVALID_ARGUMENT: if layer is out of range or open, the snapshot has more layers than the session, or the budget is too
 /// small for them (memory.h)
 /// NOT_FOUND: if the snapshot has not the layer, such as one that append did not record
