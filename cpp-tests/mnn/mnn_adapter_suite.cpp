@@ -476,6 +476,7 @@ TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
     const std::vector<std::pair<std::string, std::string>> mistakes = {
         {R"("kv_h2o_enabled": true)",
          "kv_h2o_enabled is not a key of this version; did you mean kv_h2o_enable?\n"},
+        {R"("kv_memroy_mb": 64)", "kv_memroy_mb is not a key of this version; did you mean kv_memory_mb?\n"},
         {R"("kv_chat_enabled": true)", "kv_chat_enabled" + no},
         {R"("kv_savee": "x.kv")", "kv_savee" + no},
         {R"("kv_ropetheta": 10000)", "kv_ropetheta" + no},

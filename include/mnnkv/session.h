@@ -81,7 +81,8 @@ mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
                                    size_t cap,
                                    size_t *len);
 
-/// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
+/// Writes the warnings about the config, one sentence per line: unknown keys that begin as ours or are nearly one of
+/// ours (docs/config.md), keys without effect; "" if all is well.
 /// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens or
 /// a budget with kv_lossless is exceeded.
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);

@@ -159,12 +159,17 @@ private:
     }
 
     void print_warnings(const std::string& json) {
-        for (const std::string& line : warnings()) {
+        const std::vector<std::string> lines = warnings();
+        for (const std::string& line : lines) {
             say_once(line);
             printed_.insert(words_of(line));
         }
-        for (const std::string& line : key_faults(json)) {
-            say_once(line);
+        for (const std::string& fault : key_faults(json)) {
+            // The session's line about the same key begins so, and has the key that may be meant.
+            const auto is_said = [&fault](const std::string& line) { return line.find(fault) == 0; };
+            if (std::none_of(lines.begin(), lines.end(), is_said)) {
+                say_once(fault);
+            }
         }
     }
 

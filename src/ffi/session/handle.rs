@@ -192,7 +192,8 @@ pub unsafe extern "C" fn mnnkv_session_outlook(
     body!(with_text(session, (text, cap, len), Session::outlook))
 }
 
-/// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
+/// Writes the warnings about the config, one sentence per line: unknown keys that begin as ours or are nearly one of
+/// ours (docs/config.md), keys without effect; "" if all is well.
 /// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens or
 /// a budget with kv_lossless is exceeded.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

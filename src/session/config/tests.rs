@@ -514,12 +514,44 @@ fn keys_of_the_host_are_not_looked_at() {
 }
 
 #[test]
+fn keys_of_adapters_are_no_misspelled_keys_of_ours() {
+    for key in [
+        "kv_",
+        "kv_chat_enable",
+        "kv_dump_folder",
+        "kv_library",
+        "kv_metrics",
+        "kv_required",
+        "kv_rope_theta",
+        "kv_rope_dims",
+        "kv_rope_pairing",
+        "kv_park",
+        "kv_save",
+        "kv_load",
+        "kv_overwrite",
+        "kv_trim_mb",
+        "kv_cache",
+        "kv_heads",
+        "kv_count",
+        "kv_unit",
+        "kv_memo",
+        "kv_size_mb",
+    ] {
+        clean(json!({ key: 1 }));
+    }
+}
+
+#[test]
 fn unknown_keys_of_ours_are_warned_about() {
     for (key, warning) in [
         ("kv_h2o_recnt_tokens", "kv_h2o_recnt_tokens is not a key of this version; did you mean kv_h2o_recent_tokens?"),
         ("kv_lossless_frontn", "kv_lossless_frontn is not a key of this version; did you mean kv_lossless_front_n?"),
         ("kv_lossless_efforts", "kv_lossless_efforts is not a key of this version; did you mean kv_lossless_effort?"),
         ("kv_lossless_zstd_level", "kv_lossless_zstd_level is not a key of this version"),
+        ("kv_memroy_mb", "kv_memroy_mb is not a key of this version; did you mean kv_memory_mb?"),
+        ("kv_qaunt", "kv_qaunt is not a key of this version; did you mean kv_quant?"),
+        ("kv_lossles", "kv_lossles is not a key of this version; did you mean kv_lossless?"),
+        ("kv_h20_enabel", "kv_h20_enabel is not a key of this version; did you mean kv_h2o_enable?"),
         ("kv_h2o_", "kv_h2o_ is not a key of this version"),
         ("kv_h2o_\u{1b}[2J", r"kv_h2o_\u{1b}[2J is not a key of this version"),
     ] {

@@ -230,17 +230,22 @@ impl Warnings {
         }
     }
 
-    /// Warns about each key with our prefixes that this version does not have; `place` goes before the key.
+    /// Warns about each key with our prefixes that this version does not have, and about one that begins with "kv_" and is
+    /// nearly one of ours; `place` goes before the key.
     pub fn unknown_keys(&mut self, given: &[&str], place: &str) -> Result<()> {
-        // Without an underscore: "kv_memory" is a likely guess at the main key.
-        let ours = |key: &&&str| ["kv_memory", H2O, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
-        for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key) && !RETIRED.contains(key)) {
-            match similar(key) {
+        for key in given.iter().filter(|key| !NAMES.contains(key) && !RETIRED.contains(key)) {
+            let Some(rest) = key.strip_prefix("kv_") else { continue };
+            // Without an underscore: "kv_memory" is a likely guess at the main key.
+            let ours = ["kv_memory", H2O, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
+            // A short key of the host may be near by chance.
+            let most = if ours { 3 } else { (rest.len() / 3).min(2) };
+            match similar(key, most) {
                 Some(name) => {
                     let key = shorten(key);
                     self.push(format_args!("{place}{key} is not a key of this version; did you mean {name}?"))?;
                 }
-                None => self.push(format_args!("{place}{} is not a key of this version", shorten(key)))?,
+                None if ours => self.push(format_args!("{place}{} is not a key of this version", shorten(key)))?,
+                None => {}
             }
         }
         Ok(())
@@ -256,13 +261,12 @@ impl Warnings {
     }
 }
 
-/// The known key with the least edit distance to `key`; `None` beyond 3 edits.
-fn similar(key: &str) -> Option<&'static str> {
-    const NEAR: usize = 3;
+/// The known key with the least edit distance to `key`; `None` beyond `most` edits.
+fn similar(key: &str, most: usize) -> Option<&'static str> {
     // The difference in length is a lower bound of the distance, and makes long keys cheap.
-    let near = NAMES.iter().filter(|name| name.len().abs_diff(key.len()) <= NEAR);
+    let near = NAMES.iter().filter(|name| name.len().abs_diff(key.len()) <= most);
     near.map(|name| (distance(key.as_bytes(), name.as_bytes()), *name))
-        .filter(|(distance, _)| *distance <= NEAR)
+        .filter(|(distance, _)| *distance <= most)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
 }
@@ -277,18 +281,21 @@ const _: () = {
     }
 };
 
-/// The Levenshtein distance in bytes. `b` must be a known key.
+/// The edit distance in bytes: insertions, deletions, replacements and swaps of neighbours (optimal string alignment). `b` must be
+/// a known key.
 fn distance(a: &[u8], b: &[u8]) -> usize {
-    // row[j] is the distance between the read bytes of `a` and the first j bytes of `b`.
+    // row[j] is the distance between the read bytes of `a` and the first j bytes of `b`; the others are the two rows before.
     let mut row: [usize; LONGEST + 1] = std::array::from_fn(|j| j);
-    let row = &mut row[..=b.len()];
+    let mut last = row;
     for (i, from) in a.iter().enumerate() {
-        let mut diagonal = row[0];
+        let second_last = std::mem::replace(&mut last, row);
         row[0] = i + 1;
         for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+            let replaced = last[j] + usize::from(from != to);
+            row[j + 1] = replaced.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to {
+                row[j + 1] = row[j + 1].min(second_last[j - 1] + 1);
+            }
         }
     }
     row[b.len()]
@@ -300,8 +307,16 @@ mod tests {
 
     #[test]
     fn distances_of_known_pairs() {
-        for (a, b, edits) in [("", "", 0), ("", "abc", 3), ("kitten", "sitting", 3), ("flaw", "lawn", 2), ("a", "a", 0)]
-        {
+        for (a, b, edits) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("kitten", "sitting", 3),
+            ("flaw", "lawn", 2),
+            ("a", "a", 0),
+            ("qaunt", "quant", 1),
+            ("ab", "ba", 1),
+            ("ca", "abc", 3),
+        ] {
             assert_eq!(distance(a.as_bytes(), b.as_bytes()), edits, "{a} {b}");
             assert_eq!(distance(b.as_bytes(), a.as_bytes()), edits, "{b} {a}");
         }
@@ -309,9 +324,10 @@ mod tests {
 
     #[test]
     fn a_key_far_from_all_others_gets_no_hint() {
-        assert_eq!(similar("kv_h2o_recnt_tokens"), Some("kv_h2o_recent_tokens"));
-        assert_eq!(similar("kv_lossless_efort"), Some("kv_lossless_effort"));
-        assert_eq!(similar("kv_h2o_"), None);
-        assert_eq!(similar(&"kv_h2o_enable".repeat(100_000)), None);
+        assert_eq!(similar("kv_h2o_recnt_tokens", 3), Some("kv_h2o_recent_tokens"));
+        assert_eq!(similar("kv_lossless_efort", 3), Some("kv_lossless_effort"));
+        assert_eq!(similar("kv_lossless_effrot", 1), Some("kv_lossless_effort"));
+        assert_eq!(similar("kv_h2o_", 3), None);
+        assert_eq!(similar(&"kv_h2o_enable".repeat(100_000), 3), None);
     }
 }
