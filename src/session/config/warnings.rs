@@ -37,12 +37,15 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         keys: |key| key.starts_with(MEMORY) && ![name::kv_memory_mb, name::kv_memory_bytes].contains(&key),
-        idle: |_, has| !has(name::kv_memory_mb) && !has(name::kv_memory_bytes),
+        idle: |values, has| {
+            let is_given = has(name::kv_memory_mb) || has(name::kv_memory_bytes);
+            super::budget_bytes(values).is_none() && (!is_given || !values.kv_memory_file.is_empty())
+        },
         needs: "kv_memory_mb or kv_memory_bytes must be above 0",
     },
     Idle {
         keys: |key| key == name::kv_lossless,
-        idle: |values, has| values.kv_lossless && !has(name::kv_memory_mb) && !has(name::kv_memory_bytes),
+        idle: |values, _| values.kv_lossless && super::budget_bytes(values).is_none(),
         needs: "kv_memory_mb or kv_memory_bytes must be above 0",
     },
     Idle {

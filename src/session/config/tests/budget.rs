@@ -67,6 +67,14 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
             "kv_memory_file has no effect: kv_memory_mb or kv_memory_bytes must be above 0",
         ),
         (
+            json!({"kv_memory_mb": 0, "kv_memory_file": "x"}),
+            "kv_memory_file has no effect: kv_memory_mb or kv_memory_bytes must be above 0",
+        ),
+        (
+            json!({"kv_memory_bytes": 0, "kv_lossless": true}),
+            "kv_lossless has no effect: kv_memory_mb or kv_memory_bytes must be above 0",
+        ),
+        (
             json!({"kv_memory_mb": 1, "kv_lossless_block_tokens": 64}),
             "kv_lossless_block_tokens has no effect: kv_lossless must be true",
         ),
