@@ -359,7 +359,7 @@ TEST_F(BudgetFile, AFullFileMeansDropping) {
     EXPECT_LE(stats.bytes, stats.budget_bytes);
     EXPECT_EQ(stats.over_steps, 0u);
     const std::string said = chat.warnings();
-    EXPECT_NE(said.find("the file takes no more"), std::string::npos) << said;
+    EXPECT_NE(said.find("kv_memory_file did not take all blocks"), std::string::npos) << said;
     EXPECT_NE(said.find("kv_memory_file_mb is 0.5"), std::string::npos) << said;
 }
 
@@ -430,7 +430,7 @@ void expect_loss_alone(Chat& chat, const char* what) {
     EXPECT_TRUE(chat.is_average());
     const std::string said = chat.warnings();
     EXPECT_NE(said.find("kv_memory_file was cut or changed: "), std::string::npos) << said;
-    EXPECT_EQ(said.find("takes no more"), std::string::npos) << "which is not why: " << said;
+    EXPECT_EQ(said.find("did not take"), std::string::npos) << "which is not why: " << said;
     // The chat goes on in a new one as if nothing had been.
     ASSERT_TRUE(ok(chat.session.reset_all().code()));
     EXPECT_EQ(chat.memory().state, std::uint32_t{MNNKV_MEMORY_RAW});

@@ -190,7 +190,8 @@ impl MemoryStats {
 impl Budget {
     /// One line: what it does, as it is now.
     pub(super) fn outlook(&self) -> Result<String> {
-        self.rules.outlook(self.bytes, self.holds)
+        let is_missing = self.offload.as_ref().is_some_and(Offload::is_missing);
+        self.rules.outlook(self.bytes, self.holds, is_missing)
     }
 
     pub(super) fn new(rules: MemoryRules) -> Self {

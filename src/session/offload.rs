@@ -90,6 +90,11 @@ impl Offload {
         self.failure.as_ref()
     }
 
+    /// Whether the file could not be made.
+    pub(super) fn is_missing(&self) -> bool {
+        self.storage.is_none() && self.failure.is_some()
+    }
+
     /// Bytes of working memory.
     pub(super) fn working_bytes(&self) -> usize {
         self.bytes.capacity() + self.sketches.bytes() + self.free.capacity() * size_of::<Range<u64>>()

@@ -80,8 +80,9 @@ impl State {
         let drops = |layer: &Layer| layer.quant.as_ref().filter(|quant| quant.kept.drops()).map(drop);
         if let Some((number, (), count)) = first(&self.layers, drops) {
             let why = match &budget.offload {
+                Some(offload) if offload.failure().is_some() => "kv_memory_file did not take all blocks (see its line)",
                 Some(_) => {
-                    "before it was saved, or since the file takes no more, or what is known of its blocks has no more room"
+                    "before the chat was saved, or since the sketches of blocks in kv_memory_file have no more room"
                 }
                 None => "kv_memory_file would keep them",
             };

@@ -16,17 +16,17 @@ impl Config {
 
 impl MemoryRules {
     /// One line: what a budget of so many bytes does to the tokens of a chat, and with what it holds of a model also from which
-    /// length on.
-    pub fn outlook(&self, bytes: u64, holds: Option<Holds>) -> Result<String> {
-        memory::format(format_args!("{}", Bounded(self, bytes, holds)))
+    /// length on. `is_missing`: its file could not be made.
+    pub fn outlook(&self, bytes: u64, holds: Option<Holds>, is_missing: bool) -> Result<String> {
+        memory::format(format_args!("{}", Bounded(self, bytes, holds, is_missing)))
     }
 }
 
-struct Bounded<'a>(&'a MemoryRules, u64, Option<Holds>);
+struct Bounded<'a>(&'a MemoryRules, u64, Option<Holds>, bool);
 
 impl Display for Bounded<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Bounded(memory, bytes, holds) = self;
+        let Bounded(memory, bytes, holds, is_missing) = self;
         let budget = *bytes as f64 / 1e6;
         if memory.lossless {
             return write!(f, "{budget} MB, as far as tokens that are compressed bit for bit hold it");
@@ -46,6 +46,7 @@ impl Display for Bounded<'_> {
         f.write_str("then")?;
         f.write_str(" the least attended ones ")?;
         match &memory.file {
+            Some(file) if *is_missing => write!(f, "are dropped, since {file} could not be made"),
             Some(file) => write!(f, "go to {file}"),
             None => f.write_str("are dropped"),
         }
@@ -61,7 +62,7 @@ impl Display for Outlook<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let layers = self.layers;
         if let Some(memory) = &self.config.memory {
-            return Bounded(memory, memory.bytes, None).fmt(f);
+            return Bounded(memory, memory.bytes, None, false).fmt(f);
         }
         if let Some(first) = self.config.quant.filter(|first| *first < layers) {
             let raw = self.config.sink_tokens;

@@ -349,6 +349,20 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
 }
 
 #[test]
+fn a_file_that_cannot_be_made_is_named_where_tokens_are_dropped() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 23, Random::new(23));
+    let path = blocks_path("missing/blocks");
+    chat.session = session(&format!(r#"{{"kv_memory_bytes": 150000, "kv_memory_file": "{path}"}}"#));
+    assert!(chat.session.outlook().unwrap().ends_with(&format!("then the least attended ones go to {path}")));
+    grow(&mut chat);
+    let (outlook, warnings) = (chat.session.outlook().unwrap(), chat.session.warnings().unwrap());
+    assert!(outlook.ends_with(&format!("are dropped, since {path} could not be made")), "{outlook}");
+    let [drops, file] = warnings.lines().collect::<Vec<_>>()[..] else { panic!("{warnings}") };
+    assert!(drops.ends_with("to hold the budget: kv_memory_file did not take all blocks (see its line)"), "{drops}");
+    assert!(file.starts_with("kv_memory_file: ") && file.contains(&path), "{file}");
+}
+
+#[test]
 fn a_full_file_loses_no_token_while_memory_has_room() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 18, Random::new(18));
     let path = blocks_path("full");
