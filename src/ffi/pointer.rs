@@ -189,7 +189,7 @@ pub fn disjoint(a: (*const c_void, usize, &str), b: (*const c_void, usize, &str)
         for (ptr, len, name) in [a, b] {
             check(ptr.cast::<u8>(), Some(len), name)?;
         }
-        bail!(InvalidArgument, "{} and {} overlap", a.2, b.2);
+        bail!(InvalidArgument, "{} and {} overlap, with {} and {} bytes", a.2, b.2, a.1, b.1);
     }
     Ok(())
 }
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(said((at(0), 8, "src"), (at(8), usize::MAX, "dst")), Ok(()), "its slice is refused");
         assert_eq!(said((at(8), 8, "src"), (at(0), usize::MAX, "dst")), error(too_long));
         assert_eq!(said((at(0), usize::MAX, "dst"), (at(8), 8, "src")), error(too_long));
-        assert_eq!(said((at(0), 9, "src"), (at(8), 8, "dst")), error("src and dst overlap"));
+        assert_eq!(said((at(0), 9, "src"), (at(8), 8, "dst")), error("src and dst overlap, with 9 and 8 bytes"));
         assert_eq!(said((at(0), 8, "src"), (at(8), 8, "dst")), Ok(()));
         assert_eq!(said((null(), 0, "src"), (null(), 0, "dst")), Ok(()));
     }

@@ -131,7 +131,7 @@ fn pairs_and_outputs_inside_the_cache_are_refused_by_name() {
     let before = cache.clone();
     let refused = |status: mnnkv_status, words: &str| {
         assert_eq!(status, 1, "{words}");
-        assert_eq!(last_error(), words);
+        assert!(last_error().starts_with(words), "{}", last_error());
     };
     with_host(&mut cache, |Host { layout, int8, key, value }| {
         let (pairs, mut len, mut bytes) = ([0, 1], 7, 7);
