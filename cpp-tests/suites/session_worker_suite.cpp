@@ -358,7 +358,7 @@ TEST(HostPool, IsDescribedByAStructThatIsChecked) {
     mnnkv_executor executor = pool.executor();
     check_sizes(executor, create);
     executor.reserved = 1;
-    EXPECT_TRUE(refuses(bad, "reserved[0]", [&] { return create(&executor); }));
+    EXPECT_TRUE(refuses(bad, "executor->reserved is 1", [&] { return create(&executor); }));
     executor.reserved = 0;
     executor.submit = nullptr;
     EXPECT_TRUE(refuses(bad, "executor->submit is NULL", [&] { return create(&executor); }));

@@ -319,6 +319,7 @@ unsafe fn struct_size<T: Sized32>(ptr: *const T, name: &str) -> Result<usize> {
 pub fn reserved(fields: &[u32], name: &str) -> Result<()> {
     match fields.iter().position(|f| *f != 0) {
         None => Ok(()),
+        Some(i) if fields.len() == 1 => bail!(InvalidArgument, "{name}->reserved is {}; 0 expected", fields[i]),
         Some(i) => bail!(InvalidArgument, "{name}->reserved[{i}] is {}; 0 expected", fields[i]),
     }
 }
