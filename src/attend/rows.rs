@@ -148,7 +148,10 @@ impl Rows<'_> {
             bail!(InvalidArgument, "heads is {heads}; a multiple of kv_heads, {kv_heads}, expected");
         }
         if !(1..=MOST_PARTS).contains(&parts) || part >= parts {
-            bail!(InvalidArgument, "part is {part} of {parts}; parts of 1 to {MOST_PARTS} expected, from 0 on");
+            bail!(
+                InvalidArgument,
+                "part is {part} of {parts}; parts from 1 to {MOST_PARTS} and part from 0 to parts - 1 expected"
+            );
         }
         if !self.scale.is_finite() {
             bail!(InvalidArgument, "scale is {}; a finite number expected", self.scale);

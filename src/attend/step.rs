@@ -108,7 +108,10 @@ impl Step<'_> {
         let Queries { heads, dims, rows: count, scale, .. } = self.queries;
         let expected = self.queries.bytes()?;
         if !(1..=MOST_PARTS).contains(&parts) || part >= parts {
-            bail!(InvalidArgument, "part is {part} of {parts}; parts of 1 to {MOST_PARTS} expected, from 0 on");
+            bail!(
+                InvalidArgument,
+                "part is {part} of {parts}; parts from 1 to {MOST_PARTS} and part from 0 to parts - 1 expected"
+            );
         }
         if dims != rows.dims || !heads.is_multiple_of(rows.heads) {
             bail!(
