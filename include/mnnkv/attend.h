@@ -34,8 +34,9 @@ extern "C" {
 // width than K: rows.h has slopes. Layers with a window keep every token unless the host removes them (mnnkv_session_keep). K
 // and V of all raw tokens must be finite, also of those that a row does not attend to: else its output may be NaN. Beside f32
 // only this is rounded: a query times the scales of K, to 13 bits of its largest channel; a softmax weight times its scale of V,
-// to 14 bits of the largest in its block, or to 7 where all weights before it are 64 times that. V of a block with less than
-// 2^-14 of the weights is not read.
+// to 14 bits of the largest in its block, or to 7 where the largest weight of the block is at most 1/64 of the sum of all so
+// far. V of a block with less than 2^-14 of the weights is not read. docs/quality.md has what the rounding of K and V
+// costs models.
 
 /// The attention of a step of a layer.
 typedef struct mnnkv_attend {
@@ -44,8 +45,8 @@ typedef struct mnnkv_attend {
     uint32_t dtype;
     /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
     uint32_t heads;
-    /// Rows of each head: row r is that of the (rows - r)th token from the end. The rows of all turns of a step add up to
-    /// `queries` of end. There may be fewer than tokens that were appended.
+    /// Rows of each head: row r is that of the (rows - r)th token from the end. A turn is a call of each part; the rows of all
+    /// turns of a step (mnnkv_session_attend) add up to `queries` of end. There may be fewer than tokens that were appended.
     uint32_t rows;
     /// Elements of a row, as the layout's. Layers stay raw where it is no multiple of 8 up to 512.
     uint32_t head_dim;
