@@ -25,7 +25,7 @@ extern "C" {
 //   raw         all tokens are in the host's cache, and the host attends
 //   quantised   K has 8 bits and V 4; the first and the newest tokens stay raw
 //   file        blocks that got the least attention lately are in kv_memory_file; a step reads those that by a sketch of their
-//               keys count most: so many that it attends to 32 blocks of a head or to half of them (docs/config.md). A
+//               keys count most: so many that it attends to 32 blocks of a head, or half if that is more (docs/config.md). A
 //               sketch is an estimate: of keys without main directions a step may miss the block that counts
 //   dropping    without a file, or once it or the room for sketches is full, they are dropped, head by head: their tokens can be
 //               attended to no more
@@ -38,7 +38,7 @@ extern "C" {
 // kv_memory_file is scratch of one session: made when the first block goes there, locked, and removed by
 // mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced, and any other file that exists is left
 // alone: blocks are then dropped, which mnnkv_session_warnings reports, as it does a full disk. A host with a limit of file sizes
-// (RLIMIT_FSIZE) ignores SIGXFSZ, which else ends its process. A relative path is that of the
+// (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that of the
 // working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
 // attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,
 // end and trim write blocks on the thread that calls. The file is not encrypted and has default permissions: give it a private
