@@ -28,7 +28,8 @@ extern "C" {
 // need mnnkv_session_rewritten before end. From end to the next begin or keep (heads.h: also then), stored tokens read
 // as zero, and the cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache
 // to another buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the
-// system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
+// system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never
+// passed, and options.layers should not count them: a budget keeps a share for each layer that it counts.
 //
 // Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
 // mnnkv_session_trim (memory.h), and mnnkv_session_block_sums and heads.h: one thread per lane, and none while
