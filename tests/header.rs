@@ -307,6 +307,7 @@ fn generate_load() -> String {
     out += "// Generated from the other headers and src/ffi/load.h by `make header`; do not edit.\n//\n\
             // This header defines all functions of mnnkv.h, those of MNNKV_EXPERIMENTAL excepted. In one C or C++ file of each\n\
             // program or library that calls them, before any other include of this header, and nowhere else:\n//\n\
+            //   #define _GNU_SOURCE  // in C with glibc: before the first include of the file\n\
             //   #define MNNKV_LOAD_IMPLEMENTATION\n//   #include \"mnnkv/load.h\"\n//\n\
             //   const char *why = mnnkv_load(NULL);  // first; go on without mnn-kv where it returns a text\n//\n\
             // Link with -ldl where dlopen needs it. No Rust, and no file of the library, is needed to build the program.\n\n\

@@ -5,8 +5,7 @@
 /// Returns NULL once the library is loaded, else why it is not, a text that is valid until the next call. A file that is
 /// named and cannot be loaded, another library, one of another ABI, and one of another version that lacks a function are
 /// refused. Until the library is loaded all functions return MNNKV_UNSUPPORTED, 0 or "", and mnnkv_last_error the text. Never
-/// unloaded; a call after that does nothing. In C with glibc define _GNU_SOURCE before the first include; link with -ldl where
-/// dlopen needs it.
+/// unloaded; a call after that does nothing.
 /// Threads: one at a time, and none in another function of the library meanwhile. With glibc the first call that a thread makes
 /// allocates its thread-local memory, about 1 KB; glibc ends the process if malloc refuses that. In a program that is linked with
 /// the library this memory comes with the thread.
