@@ -61,7 +61,7 @@
 //   mnnkv_snapshot_io are the exceptions.
 // - Handles are made by functions that take MNNKV_ABI_VERSION as abi_version, return UNSUPPORTED for another, and write
 //   the handle to *out. They are freed by their _destroy function, which ignores NULL, works after INTERNAL, and must
-//   not overlap other calls. Nothing else must be freed.
+//   not overlap other calls. A handle is destroyed once and not used after that. Nothing else must be freed.
 // - Functions with a const handle may overlap others with a const handle. Calls with a non-const handle must not
 //   overlap any other call on it. Exceptions are documented. Functions without a handle run on any thread.
 // - Only a call that is passed a cache touches its memory. It may return whole pages of tokens to the system. Threads
