@@ -483,5 +483,5 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     let error = Snapshot::open(disk.storage(), Some(b"a model, its rope and its typos"), Access::ReadOnly).unwrap_err();
     assert_eq!(error.status(), Status::Stale, "{error}");
     let mut file = Snapshot::open(disk.storage(), None, Access::ReadOnly).unwrap();
-    invalid(file.put("a", b""), "chat.kv is open to be read alone");
+    invalid(file.put("a", b""), "chat.kv is open read-only");
 }

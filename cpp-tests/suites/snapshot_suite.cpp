@@ -128,8 +128,8 @@ TEST(Snapshot, RefusalsNameTheArgumentAndWriteNothing) {
             {bad, "len", [&] { return mnnkv_snapshot_get(live, "tokens", out.data(), 4, nullptr); }},
             {MNNKV_NOT_FOUND, "nothing", [&] { return mnnkv_snapshot_get(live, "nothing", nullptr, 0, len.get()); }},
             {MNNKV_NOT_FOUND, "index", [&] { return mnnkv_snapshot_get_layer_info(live, 0, layer.get()); }},
-            {bad, "read alone", [&] { return mnnkv_snapshot_put(snapshot.get(), "a", "b", 1); }},
-            {bad, "read alone", [&] { return mnnkv_snapshot_commit(snapshot.get()); }},
+            {bad, "read-only", [&] { return mnnkv_snapshot_put(snapshot.get(), "a", "b", 1); }},
+            {bad, "read-only", [&] { return mnnkv_snapshot_commit(snapshot.get()); }},
         },
         len, layer);
     std::size_t needed = 0;

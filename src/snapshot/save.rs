@@ -56,7 +56,7 @@ impl Snapshot {
     pub fn check_writable(&self) -> Result<()> {
         match self.access {
             Access::Append => Ok(()),
-            _ => bail!(InvalidArgument, "{} is open to be read alone", self.name()),
+            _ => bail!(InvalidArgument, "{} is open read-only", self.name()),
         }
     }
 
