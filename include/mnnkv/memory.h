@@ -48,7 +48,7 @@ extern "C" {
 #define MNNKV_MEMORY_RAW 0
 /// Some are in 8 and 4 bits.
 #define MNNKV_MEMORY_QUANTISED 1
-/// Some are in the file alone.
+/// Some are only in the file.
 #define MNNKV_MEMORY_FILE 2
 /// Some were dropped.
 #define MNNKV_MEMORY_DROPPING 3
@@ -77,7 +77,7 @@ typedef struct mnnkv_memory_stats {
     uint64_t working_bytes;
     /// Length of the file.
     uint64_t file_bytes;
-    /// Tokens that are in the file alone, and that were dropped since the resets, over all layers. A token of one of n KV heads
+    /// Tokens that are only in the file, and that were dropped since the resets, over all layers. A token of one of n KV heads
     /// counts 1 / n.
     uint64_t file_tokens;
     uint64_t dropped_tokens;

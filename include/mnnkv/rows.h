@@ -66,7 +66,7 @@ typedef struct mnnkv_rows {
     const float *queries;
     uint64_t query_head_stride;
     uint64_t query_row_stride;
-    /// f32, written by the merge alone, with strides likewise, with which the heads of a row end before the next row begins, or
+    /// f32, written only by the merge, with strides likewise, with which the heads of a row end before the next row begins, or
     /// the rows of a head before the next head. Zeros where a row attends to nothing.
     float *output;
     uint64_t output_head_stride;

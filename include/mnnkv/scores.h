@@ -14,7 +14,7 @@ extern "C" {
 
 // --- Scores: block sums -----------------------------------------------------------------------------------------
 //
-// kv_h2o_policy "mass" alone: a host sums its softmax tiles in its own attention loop, where they are near. With a
+// Only with kv_h2o_policy "mass": a host sums its softmax tiles in its own attention loop, where they are near. With a
 // mnnkv_block_sums per thread it calls
 //
 //   mnnkv_session_scored_rows   per step, after begin: the rows of each head that count, and the tokens of a block

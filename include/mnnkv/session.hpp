@@ -26,7 +26,7 @@ public:
         return mnnkv_session_create(&options, &handle_);
     }
 
-    /// The same with a config alone. `attends` is 0: kv_quant has no effect, nor has a budget without kv_lossless.
+    /// The same with only a config. `attends` is 0: kv_quant has no effect, nor has a budget without kv_lossless.
     status create(const char* config_json, std::size_t len, std::uint32_t layers, std::uint32_t lanes) noexcept {
         mnnkv_session_options options = mnnkv_session_options();
         options.layers = layers;

@@ -91,7 +91,7 @@ mnnkv_status mnnkv_state_encode(const void *src,
 mnnkv_status mnnkv_state_decoded_size(const void *src, size_t src_len, size_t *size);
 
 /// Decodes a blob. It is not trusted: every changed bit and every missing byte is CORRUPT.
-/// options: threads alone is read; NULL = all cores.
+/// options: only threads is read; NULL = all cores.
 /// dst: dst_cap bytes. Contents are undefined after a failure; bytes after *dst_len are not written.
 /// dst_len: bytes written.
 /// CORRUPT: if the blob is malformed; the text has the section and its bytes in the blob

@@ -125,7 +125,7 @@ private:
         return true;
     }
 
-    /// Digits alone, as JSON has them.
+    /// Only digits, as JSON has them.
     static bool whole(const std::string& text, std::size_t& number) {
         if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos ||
             (text[0] == '0' && text.size() > 1)) {

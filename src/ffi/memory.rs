@@ -41,7 +41,7 @@ use crate::session::Rung;
 pub const MNNKV_MEMORY_RAW: u32 = 0;
 /// Some are in 8 and 4 bits.
 pub const MNNKV_MEMORY_QUANTISED: u32 = 1;
-/// Some are in the file alone.
+/// Some are only in the file.
 pub const MNNKV_MEMORY_FILE: u32 = 2;
 /// Some were dropped.
 pub const MNNKV_MEMORY_DROPPING: u32 = 3;
@@ -72,7 +72,7 @@ pub struct mnnkv_memory_stats {
     pub working_bytes: u64,
     /// Length of the file.
     pub file_bytes: u64,
-    /// Tokens that are in the file alone, and that were dropped since the resets, over all layers. A token of one of n KV heads
+    /// Tokens that are only in the file, and that were dropped since the resets, over all layers. A token of one of n KV heads
     /// counts 1 / n.
     pub file_tokens: u64,
     pub dropped_tokens: u64,

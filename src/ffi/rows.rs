@@ -66,7 +66,7 @@ pub struct mnnkv_rows {
     pub queries: *const f32,
     pub query_head_stride: u64,
     pub query_row_stride: u64,
-    /// f32, written by the merge alone, with strides likewise, with which the heads of a row end before the next row begins, or
+    /// f32, written only by the merge, with strides likewise, with which the heads of a row end before the next row begins, or
     /// the rows of a head before the next head. Zeros where a row attends to nothing.
     pub output: *mut f32,
     pub output_head_stride: u64,

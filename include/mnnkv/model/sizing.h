@@ -162,7 +162,7 @@ void mnnkv_sizing_options_default(mnnkv_sizing_options *options);
 ///
 /// A multimodal config is read by its language model (text_config, llm_config, language_config, thinker_config).
 /// Missing keys take the defaults of the model_type where those are known; mnnkv_sizing_notes lists every assumption. A
-/// config may consist of numbers alone: {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+/// config may consist of numbers only: {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
 /// "head_dim": 128}; MLA has "kv_lora_rank" and "qk_rope_head_dim" instead. abi_version: MNNKV_ABI_VERSION. out: the
 /// handle; mnnkv_sizing_destroy frees it. Any thread.
 /// INVALID_ARGUMENT: if config_json is not a JSON object, or a key is missing or has another type or range; the message

@@ -4,7 +4,7 @@
 //!
 //!   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
 //!   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//!   ...                     kv_h2o_policy "mass" alone: sums its softmax values by block, and hands them over (scores.h)
+//!   ...                     only with kv_h2o_policy "mass": sums its softmax values by block, and hands them over (scores.h)
 //!   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //!
 //! Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The

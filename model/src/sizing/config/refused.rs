@@ -38,7 +38,7 @@ const KEYS: [(&str, &str); 12] = [
     ("is_encoder_decoder", ENCODER_DECODER),
     ("global_head_dim", "layers differ in head_dim"),
     ("num_global_key_value_heads", "layers differ in KV heads"),
-    ("attention_k_eq_v", "layers may keep K alone"),
+    ("attention_k_eq_v", "layers may keep only K"),
     ("per_layer_config", "layers differ in heads"),
     ("swa_num_key_value_heads", "layers differ in KV heads"),
     ("block_configs", "layers differ in heads"),
