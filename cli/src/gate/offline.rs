@@ -73,15 +73,15 @@ pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
         ];
         judged.map(|(key, flag, value)| {
             let target = limits.number(flag);
-            // Results without eviction are not judged by its ratio.
-            let enabled = target >= 0.0 && (value.is_some() || flag == "joint-target");
-            let pass = !enabled || value.is_some_and(|value| value >= target);
-            let cause = if value.is_some() {
-                "below the target in every setting that passes as many gates"
-            } else {
-                "not measured"
+            let enabled = target >= 0.0;
+            let (pass, remark) = match value {
+                Some(value) if value >= target => (true, ""),
+                Some(_) => (!enabled, ": below the target in every setting that passes as many gates"),
+                // Every setting keeps at most all tokens.
+                None if target <= 1.0 => (true, ": not measured; at most 1 asks for nothing"),
+                None => (false, ": not measured"),
             };
-            let reason = if pass { setting.name.clone() } else { format!("{}: {cause}", setting.name) };
+            let reason = if enabled { format!("{}{remark}", setting.name) } else { String::new() };
             Gate { key: key.into(), flag: flag.into(), value, target: enabled.then_some(target), enabled, pass, reason }
         })
     };

@@ -157,6 +157,21 @@ fn results_of_evaluate_are_judged_by_their_best_setting() {
         (&json!("evaluate.json: v2 effort 5, blocks, target ratio 3.5, eviction blocks of 64"), &json!(2.3))
     );
     folder.json(1, &["evaluate.json", "--lossy-target", "3.2"]);
+    // Without a policy the tokens that stay were computed.
+    let mut computed = results.clone();
+    for whole in computed["whole_cache"].as_array_mut().unwrap() {
+        whole.as_object_mut().unwrap().remove("policy");
+    }
+    folder.write("computed.json", &computed.to_string());
+    for words in [&[][..], &["--lossy-target", "2"], &["--lossy-target=-1", "--joint-target", "2"]] {
+        let result = folder.json(1, &[&["computed.json"], words].concat());
+        let gates = result["mnnkv"]["cases"][0]["gates"].as_array().unwrap();
+        let failed: Vec<&Value> = gates.iter().filter(|gate| gate["pass"] == false).collect();
+        let reason = failed[0]["reason"].as_str().unwrap();
+        assert!(failed.len() == 1 && failed[0]["enabled"] == true && reason.ends_with(": not measured"), "{failed:#?}");
+    }
+    folder.json(0, &["computed.json", "--lossy-target=-1"]);
+    folder.json(0, &["computed.json", "--lossy-target", "1"]);
     folder.write("evaluate.json", &results.to_string().replace("\"version\":1", "\"version\":2"));
     assert!(folder.error(3, &["evaluate.json"]).contains("evaluate.json: version is 2; 1 expected"));
 }
