@@ -6,8 +6,8 @@ use std::fmt;
 /// A failure: the place is a file, a field of a file, or an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    place: String,
-    text: String,
+    pub(crate) place: String,
+    pub(crate) text: String,
 }
 
 /// The result of everything that may fail here.

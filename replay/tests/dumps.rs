@@ -298,7 +298,11 @@ fn one_layer_in_two_formats_or_lengths_is_told_and_written_twice_only_on_request
     let (dump, _) = load(folder.path());
     assert_eq!((dump.layers.len(), reasons(&dump)), (2, vec!["tokens"]));
     let options = Options { format: Format::Flat, ..WHOLE };
-    writer::write(&dump, &[0], folder.path(), &options, &mut |_| {}).unwrap();
+    let flat = Folder::new();
+    writer::write(&dump, &[0], flat.path(), &options, &mut |_| {}).unwrap();
+    for name in file_names(&flat.path().join("chat")) {
+        fs::copy(flat.path().join("chat").join(&name), folder.path().join("chat").join(&name)).unwrap();
+    }
     let (dump, layers) = load(folder.path());
     assert_eq!((dump.layers.len(), reasons(&dump)), (2, vec!["duplicate", "tokens"]));
 
@@ -308,6 +312,71 @@ fn one_layer_in_two_formats_or_lengths_is_told_and_written_twice_only_on_request
     assert!(error.contains("chat/layer_0") && error.contains("exists"), "{error}");
     write(Options { overwrite: true, ..options }).unwrap();
     assert_eq!(file_names(&folder.path().join("chat/layer_0")).len(), 12);
+}
+
+#[test]
+fn a_dump_replaces_an_older_one_of_its_name_as_a_whole_and_no_other_file() {
+    let mut last = common::layer(Dtype::F16, [1, 2, 2]);
+    last.info.layer = 1;
+    let long = folder_of(&[common::layer_with_scores(), last], Split::One);
+    let short = folder_of(&[common::layer(Dtype::F16, [1, 2, 2])], Split::One);
+    let [(long_dump, _), (short_dump, expected)] = [load(long.path()), load(short.path())];
+    for format in [Format::Folder, Format::Flat, Format::Safetensors] {
+        let out = Folder::new();
+        let put = |dump: &Dump, indices: &[usize], format, overwrite| {
+            writer::write(dump, indices, out.path(), &Options { format, overwrite, ..WHOLE }, &mut |_| {})
+        };
+        put(&long_dump, &[0, 1], format, false).unwrap();
+        if format == Format::Flat {
+            put(&long_dump, &[0, 1], Format::Folder, true).unwrap();
+        }
+        let error = put(&short_dump, &[0], format, false).unwrap_err().to_string();
+        assert!(error.contains("chat") && error.contains("exists"), "{error}");
+        for other in [false, true] {
+            let notes = out.path().join("chat/layer_1/notes.txt");
+            if other {
+                fs::create_dir_all(notes.parent().unwrap()).unwrap();
+                fs::write(&notes, "mine").unwrap();
+            }
+            put(&short_dump, &[0], format, true).unwrap();
+            let (dump, layers) = load(out.path());
+            assert_eq!((layers[0].key.clone(), layers.len()), (expected[0].key.clone(), 1), "{format:?}");
+            assert_eq!((reasons(&dump), notes.exists()), (vec![], other), "{format:?}");
+        }
+        // The dump that is read is not replaced.
+        let (own, _) = load(out.path());
+        let error = put(&own, &[0], format, true).unwrap_err().to_string();
+        assert!(error.contains("is an input"), "{error}");
+    }
+}
+
+#[test]
+fn a_failure_leaves_no_part_of_a_dump_and_runs_never_share_a_name() {
+    let mut last = common::layer(Dtype::F16, [1, 2, 2]);
+    last.info.layer = 1;
+    for format in [Format::Folder, Format::Flat, Format::Safetensors] {
+        let source = folder_of(&[common::layer(Dtype::F16, [1, 2, 2]), last.clone()], Split::One);
+        let (dump, _) = load(source.path());
+        let out = Folder::new();
+        let options = Options { format, ..WHOLE };
+        fs::remove_file(source.path().join("chat/layer_1/v_t0_2.bin")).unwrap();
+        writer::write(&dump, &[0, 1], out.path(), &options, &mut |_| {}).unwrap_err();
+        assert_eq!(file_names(out.path()), Vec::<String>::new(), "{format:?}");
+        // An unfinished dump of a killed process is no dump.
+        fs::create_dir(out.path().join(".chat.part")).unwrap();
+        fs::rename(source.path().join("chat"), out.path().join(".chat.part/chat")).unwrap();
+        assert!(Dump::open(out.path()).is_err());
+
+        let runs = ["a/b", "a_b"].map(|run| {
+            let mut layer = last.clone();
+            layer.info.run = run.into();
+            layer
+        });
+        let (first, second) = (folder_of(&runs[..1], Split::One), folder_of(&runs[1..], Split::One));
+        fs::rename(second.path().join("a_b"), first.path().join("other")).unwrap();
+        let error = writer::write(&load(first.path()).0, &[0, 1], out.path(), &options, &mut |_| {}).unwrap_err();
+        assert!(error.to_string().starts_with("run \"a_b\": would be written to \"a_b"), "{error}");
+    }
 }
 
 #[test]

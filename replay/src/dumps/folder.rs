@@ -133,9 +133,12 @@ pub fn f32_to_f16(words: &[u8]) -> (Vec<u8>, u64) {
     (rounded, overflows)
 }
 
-/// Reads every `meta_*.json` below `root`. Symbolic links to folders are not followed.
+/// Reads every `meta_*.json` below `root`. Symbolic links to folders are not followed, hidden names are left out: an
+/// unfinished dump has one.
 pub fn scan(root: &Path) -> Result<Scan> {
-    let (metas, mut findings) = walk::metas(root)?;
+    let (mut metas, mut findings) = walk::metas(root)?;
+    let below = |path: &Path| path.strip_prefix(root).map(Path::to_owned).unwrap_or_default();
+    metas.retain(|meta| !below(meta).iter().any(|name| name.as_encoded_bytes().starts_with(b".")));
     let mut scan = Scan { scanned: metas.len() as u64, entries: Vec::new(), skips: BTreeMap::new(), findings: vec![] };
     for verdict in examine(root, &metas, &Rules::default()) {
         let mut verdict = verdict.map_err(|text| Error::new(root.display(), text))?;

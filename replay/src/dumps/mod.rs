@@ -26,7 +26,7 @@ use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The facts of a layer that are known before its words are read.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,6 +97,8 @@ pub struct Dump {
     pub layers: Vec<LayerInfo>,
     /// Skipped entries, gaps, overlaps.
     pub findings: Vec<Finding>,
+    /// The folder or file.
+    source: PathBuf,
     /// Where the words of each layer are.
     sources: Vec<Source>,
 }
@@ -162,7 +164,7 @@ impl Dump {
             });
         }
         let (layers, sources) = found.into_iter().map(|found| (found.info, found.source)).unzip();
-        Ok(Dump { layers, findings, sources })
+        Ok(Dump { layers, findings, source: path.to_owned(), sources })
     }
 
     /// Drops the layers for which `keep` is false.

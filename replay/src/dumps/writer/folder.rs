@@ -39,21 +39,22 @@ pub(super) fn prompt_tokens(info: &LayerInfo, split: Split) -> Result<usize> {
 /// Removes the entries of an older dump. Fails if there are some and `overwrite` is false.
 fn clear(folder: &Path, overwrite: bool) -> Result<()> {
     let Ok(names) = std::fs::read_dir(folder) else { return Ok(()) };
-    for path in names.flatten().map(|name| name.path()) {
-        let (stem, extension) = (path.file_stem().unwrap_or_default(), path.extension().unwrap_or_default());
-        let ours = stem.to_string_lossy().split_once("_t").is_some_and(|(kind, range)| {
-            matches!(kind, "meta" | "k" | "v" | "q" | "attention")
-                && range.chars().all(|c| c.is_ascii_digit() || c == '_')
-        });
-        if !ours || (extension != "json" && extension != "bin") {
-            continue;
-        }
+    for path in names.flatten().map(|name| name.path()).filter(|path| is_entry(path)) {
         if !overwrite {
             return Err(Error::new(path.display(), "exists; a dump is replaced only on request"));
         }
         std::fs::remove_file(&path).map_err(|e| Error::new(path.display(), format!("cannot remove: {e}")))?;
     }
     Ok(())
+}
+
+/// Whether a file has a name that [`entry`] gives.
+pub(super) fn is_entry(path: &Path) -> bool {
+    let (stem, extension) = (path.file_stem().unwrap_or_default(), path.extension().unwrap_or_default());
+    let ours = stem.to_string_lossy().split_once("_t").is_some_and(|(kind, range)| {
+        matches!(kind, "meta" | "k" | "v" | "q" | "attention") && range.chars().all(|c| c.is_ascii_digit() || c == '_')
+    });
+    ours && (extension == "json" || extension == "bin")
 }
 
 /// Rows as words, `[query head][row][column]`.

@@ -1,16 +1,19 @@
 //! Writes layers as dumps.
 //!
-//! A file is complete or absent, and replaces no other without [`Options::overwrite`].
+//! The runs of a dump appear when all are complete, and replace no other without [`Options::overwrite`].
 
 mod file;
 mod flat;
 mod folder;
 mod safetensors;
+mod stage;
 
 use super::{Dump, Layer, LayerInfo};
 use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{self, Endian};
+use stage::Stage;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use folder::write as write_folder;
@@ -68,7 +71,6 @@ pub fn write(
     options: &Options,
     done: &mut dyn FnMut(u64),
 ) -> Result<Written> {
-    let mut written = Written::default();
     let absent = indices.iter().find(|index| dump.layers.get(**index).is_none());
     if let Some(index) = absent {
         return Err(Error::new("layer", format!("is {index}; the dump has {}", dump.layers.len())));
@@ -77,6 +79,39 @@ pub fn write(
         // Before the first file.
         indices.iter().try_for_each(|index| folder::prompt_tokens(&dump.layers[*index], options.split).map(drop))?;
     }
+    let names = names(dump, indices, options.format)?;
+    let stage = Stage::begin(root, names, &dump.source, options.overwrite)?;
+    let (hidden, shown) = (stage.folder.display().to_string(), root.display().to_string());
+    let place = |place: &str| place.replace(&hidden, &shown);
+    let written = write_runs(dump, indices, &stage.folder, options, done);
+    let mut written = written.map_err(|e| Error::new(place(&e.place), e.text))?;
+    written.findings.iter_mut().for_each(|finding| finding.place = place(&finding.place));
+    stage.finish()?;
+    Ok(written)
+}
+
+/// The files or folders of the runs, of which no two may share one.
+fn names(dump: &Dump, indices: &[usize], format: Format) -> Result<Vec<String>> {
+    let mut names: BTreeMap<String, &str> = BTreeMap::new();
+    for run in indices.iter().map(|index| dump.layers[*index].run.as_str()) {
+        let name = file_name(run) + if format == Format::Safetensors { ".safetensors" } else { "" };
+        let other = *names.entry(name.clone()).or_insert(run);
+        if other != run {
+            let text = format!("would be written to {name:?} as run {other:?} is; one of them expected");
+            return Err(Error::new(format!("run {run:?}"), text));
+        }
+    }
+    Ok(names.into_keys().collect())
+}
+
+fn write_runs(
+    dump: &Dump,
+    indices: &[usize],
+    root: &Path,
+    options: &Options,
+    done: &mut dyn FnMut(u64),
+) -> Result<Written> {
+    let mut written = Written::default();
     for run in indices.chunk_by(|a, b| dump.layers[*a].run == dump.layers[*b].run) {
         let first = &dump.layers[run[0]];
         // Readers take 0 where a format has no first position, and no prompt where it has no length of one.
