@@ -4,8 +4,9 @@ use super::read::Inputs;
 use super::table::Thresholds;
 use super::verdict::{Gate, Verdict};
 use crate::figures::{Coding, Figures};
-use mnnkv_replay::results::WholeCacheResult;
+use mnnkv_replay::results::{EvictionResult, WholeCacheResult};
 use serde_json::json;
+use std::collections::BTreeMap;
 
 /// One codec and one ratio; of several chats the worst figures.
 struct Setting {
@@ -14,6 +15,13 @@ struct Setting {
     lossless: Option<f64>,
     joint: Option<f64>,
     product: Option<f64>,
+}
+
+impl Setting {
+    /// Without figures.
+    fn named(name: String) -> Setting {
+        Setting { name, lossy: None, lossless: None, joint: None, product: None }
+    }
 }
 
 fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
@@ -44,7 +52,33 @@ fn settings(figures: &Figures) -> Vec<Setting> {
             product: whole.policy.as_ref().map(|_| whole.reference_product),
         });
     }
-    if settings.is_empty() { codecs(figures) } else { settings }
+    if settings.is_empty() {
+        settings = codecs(figures);
+    }
+    if settings.is_empty() { evictions(figures) } else { settings }
+}
+
+/// Each replay over the layers that a session evicts from; of several chats the worst.
+fn evictions(figures: &Figures) -> Vec<Setting> {
+    let mut tokens: BTreeMap<(String, &str), [usize; 2]> = BTreeMap::new();
+    for result in figures.results.eviction.iter().filter(|result| result.layer >= figures.front) {
+        let EvictionResult { policy, target_ratio, block_tokens, .. } = result;
+        let name = format!(
+            "{}: policy {policy}, target ratio {target_ratio}, eviction blocks of {block_tokens}",
+            figures.name
+        );
+        let sums = tokens.entry((name, &result.run)).or_default();
+        *sums = [sums[0] + result.tokens, sums[1] + result.kept_tokens];
+    }
+    let mut settings: Vec<Setting> = Vec::new();
+    for ((name, _), [tokens, kept]) in tokens {
+        let lossy = Some(tokens as f64 / kept.max(1) as f64);
+        match settings.last_mut() {
+            Some(last) if last.name == name => last.lossy = least(last.lossy, lossy),
+            _ => settings.push(Setting { lossy, ..Setting::named(name) }),
+        }
+    }
+    settings
 }
 
 /// Each codec over all its tensors.
@@ -62,8 +96,10 @@ fn codecs(figures: &Figures) -> Vec<Setting> {
 pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
     let mut all: Vec<Setting> = inputs.evaluations.iter().flat_map(settings).collect();
     if let Some(offline) = inputs.online.as_ref().or(inputs.upper.as_ref()) {
-        let name = offline.file.clone();
-        all.push(Setting { name, lossy: None, lossless: Some(offline.ratio), joint: None, product: None });
+        all.push(Setting { lossless: Some(offline.ratio), ..Setting::named(offline.file.clone()) });
+    }
+    if let (true, Some(figures)) = (all.is_empty(), inputs.evaluations.first()) {
+        all.push(Setting::named(figures.name.clone()));
     }
     let gates = |setting: &Setting| {
         let judged = [
@@ -87,7 +123,7 @@ pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
     };
     let rank = |setting: &Setting| {
         let passed = gates(setting).iter().filter(|gate| gate.enabled && gate.pass).count();
-        (passed, setting.joint.or(setting.lossless).unwrap_or(0.0))
+        (passed, setting.joint.or(setting.lossless).or(setting.lossy).unwrap_or(0.0))
     };
     let mut verdict = Verdict { suite: "evaluate", ..Verdict::default() };
     for figures in &inputs.evaluations {
@@ -96,22 +132,11 @@ pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
             verdict.warnings.push(format!("{file}: evaluate was interrupted; its lists are not complete"));
         }
     }
-    match all.iter().reduce(|best, s| if rank(s) > rank(best) { s } else { best }) {
-        Some(setting) => {
-            verdict.gates = gates(setting).into();
-            verdict.figures.insert("setting".into(), json!(setting.name));
-            verdict.figures.insert("joint_whole_cache".into(), json!(setting.joint));
-            verdict.figures.insert("reference_product".into(), json!(setting.product));
-        }
-        None => verdict.gates.push(Gate {
-            key: "lossless_online_pass".into(),
-            flag: "lossless-target".into(),
-            value: None,
-            target: Some(limits.number("lossless-target")),
-            enabled: true,
-            pass: false,
-            reason: format!("{}: no ratios", inputs.evaluations.first().map_or("", |figures| &figures.name)),
-        }),
+    if let Some(setting) = all.iter().reduce(|best, s| if rank(s) > rank(best) { s } else { best }) {
+        verdict.gates = gates(setting).into();
+        verdict.figures.insert("setting".into(), json!(setting.name));
+        verdict.figures.insert("joint_whole_cache".into(), json!(setting.joint));
+        verdict.figures.insert("reference_product".into(), json!(setting.product));
     }
     verdict
 }

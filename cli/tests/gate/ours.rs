@@ -171,6 +171,18 @@ fn results_of_evaluate_are_judged_by_their_best_setting() {
         assert!(failed.len() == 1 && failed[0]["enabled"] == true && reason.ends_with(": not measured"), "{failed:#?}");
     }
     folder.json(0, &["computed.json", "--lossy-target=-1"]);
+    // Without a codec the replays of layers are judged, the worse of two chats.
+    let mut evicted = results.clone();
+    let replay = |run: &str, kept: u32| {
+        json!({ "run": run, "layer": 2, "policy": "ema", "target_ratio": 3.5, "block_tokens": 64, "tokens": 700,
+                "kept_tokens": kept, "kept_share": 0.3, "steps": 1, "kept_mass": 0.9, "relative_l2": 0.1, "cosine": 0.9,
+                "evictions": 1, "moved_tokens": 1.0 })
+    };
+    (evicted["whole_cache"], evicted["eviction"]) = (json!([]), json!([replay("a", 200), replay("b", 250)]));
+    folder.write("evicted.json", &evicted.to_string());
+    folder.json(0, &["evicted.json", "--lossless-target=-1", "--lossy-target", "2.8"]);
+    folder.json(1, &["evicted.json", "--lossless-target=-1", "--lossy-target", "2.9"]);
+    folder.json(1, &["evicted.json", "--lossy-target", "2.8"]);
     folder.json(0, &["computed.json", "--lossy-target", "1"]);
     folder.write("evaluate.json", &results.to_string().replace("\"version\":1", "\"version\":2"));
     assert!(folder.error(3, &["evaluate.json"]).contains("evaluate.json: version is 2; 1 expected"));
