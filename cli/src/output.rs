@@ -55,6 +55,19 @@ pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses outputs that are inputs: input files are never changed.
+pub fn refuse_inputs<'a>(
+    outputs: impl IntoIterator<Item = &'a PathBuf>,
+    inputs: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<(), Failure> {
+    let real = |path: &PathBuf| path.canonicalize().ok();
+    let inputs: Vec<PathBuf> = inputs.into_iter().filter_map(real).collect();
+    match outputs.into_iter().find(|path| real(path).is_some_and(|path| inputs.contains(&path))) {
+        Some(path) => Err(Failure(format!("{} is an input; another file expected for the output", path.display()))),
+        None => Ok(()),
+    }
+}
+
 /// Writes files that appear under their names when all are complete.
 pub fn write_files<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result<(), Failure> {
     let (mut begun, mut names) = (Vec::new(), Vec::new());

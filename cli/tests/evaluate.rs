@@ -134,6 +134,11 @@ fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
     let failed = run(&[&dumps, "--overwrite", "--output", &word]);
     assert!(failed.status.code() == Some(3) && text(&failed.stderr).contains("is a file of the dump"));
     assert!(fs::read(&word).unwrap() == before);
+    let config = folder.0.join("config.json");
+    fs::write(&config, "{}").unwrap();
+    let config = config.to_str().unwrap();
+    let failed = run(&[&dumps, "--config", config, "--overwrite", "--output", config]);
+    assert!(failed.status.code() == Some(3) && text(&failed.stderr).contains("config.json is an input"));
     let failed = run(&["/no/such/dump"]);
     assert!(failed.status.code() == Some(3) && text(&failed.stderr).contains("/no/such/dump"));
 }

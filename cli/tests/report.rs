@@ -283,6 +283,8 @@ fn results_without_meaning_are_refused_by_file_and_field_and_leave_no_page() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("page.html exists; a new file or --overwrite expected"));
     assert_eq!(mnnkv(&["report", &folder.path("bad.json"), "--overwrite", "-o", &page]).status.code(), Some(3));
     assert_eq!(fs::read_to_string(&page).unwrap(), "old");
+    let output = mnnkv(&["report", &good, "--overwrite", "-o", &good]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("good.json is an input; another file expected"));
     assert_eq!(mnnkv(&["report", "--compare", &good, "--overwrite", "-o", &page]).status.code(), Some(3));
     assert_eq!(mnnkv(&["report", &good]).status.code(), Some(2));
 }

@@ -111,6 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     }
     if let Some(path) = &arguments.output {
         output::refuse_existing(path, arguments.overwrite)?;
+        output::refuse_inputs([path], &arguments.config)?;
         if is_of_dump(path, &arguments.dumps) {
             return Err(Failure(format!("{} is a file of the dump; another output expected", path.display())));
         }

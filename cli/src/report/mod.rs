@@ -62,6 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
         return Err(Failure(format!("--output and --markdown are both {}; two files expected", first.display())));
     }
     outputs.iter().try_for_each(|path| output::refuse_existing(path, arguments.overwrite))?;
+    output::refuse_inputs(outputs.iter().copied(), &arguments.results)?;
     let (rounds, cases) = arguments.read()?;
     let document =
         if arguments.compare { content::comparison(&rounds, &cases) } else { content::report(&rounds, &cases) };
