@@ -315,6 +315,18 @@ fn one_layer_in_two_formats_or_lengths_is_told_and_written_twice_only_on_request
 }
 
 #[test]
+fn of_a_layer_that_is_there_twice_the_longest_pair_of_k_and_v_counts() {
+    let folder = Folder::new();
+    for (name, tokens) in [("k", 2), ("v", 2), ("k", 4), ("v", 4), ("k", 6), ("q", 5), ("q", 3)] {
+        fs::write(folder.path().join(format!("l0_{name}_h1_t{tokens}_d2.f16")), vec![tokens as u8; tokens * 4])
+            .unwrap();
+    }
+    let (dump, layers) = load(folder.path());
+    assert_eq!((layers[0].info.tokens, &layers[0].key, &layers[0].value), (4, &vec![4; 16], &vec![4; 16]));
+    assert_eq!((layers[0].query.as_ref().unwrap().rows, reasons(&dump)), (3, vec!["duplicate"; 3]));
+}
+
+#[test]
 fn a_dump_replaces_an_older_one_of_its_name_as_a_whole_and_no_other_file() {
     let mut last = common::layer(Dtype::F16, [1, 2, 2]);
     last.info.layer = 1;

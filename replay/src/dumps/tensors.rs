@@ -5,6 +5,7 @@ use super::names::Kind;
 use super::{Attention, Found, Layer, LayerInfo, Query, Source};
 use crate::error::{Finding, Result};
 use mnnkv::dtype::Dtype;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -51,21 +52,31 @@ pub(super) fn join(tensors: Vec<Tensor>, findings: &mut Vec<Finding>) -> Vec<Fou
 fn layer(tensors: &[Tensor], findings: &mut Vec<Finding>) -> Vec<Found> {
     let mut found = Vec::new();
     for dtype in Dtype::ALL {
-        let mut of = |kind| first(tensors, kind, |tensor| tensor.words.dtype == dtype, findings);
-        let (key, value) = match (of(Kind::Key), of(Kind::Value)) {
-            (None, None) => continue,
-            (Some(key), Some(value)) => (key, value),
-            (Some(alone), None) | (None, Some(alone)) => {
-                let other = if alone.kind == Kind::Key { "V" } else { "K" };
-                let text = format!("the layer has no {other} of {}", dtype.name());
-                findings.push(Finding::new("missing", &alone.place, text));
-                continue;
-            }
-        };
+        let of = |kind| longest(tensors, kind, dtype);
+        let (keys, values) = (of(Kind::Key), of(Kind::Value));
+        // Of the longest pair; without a pair, the longest of each.
+        let pair = keys.iter().find_map(|key| Some((*key, *values.iter().find(|value| value.shape == key.shape)?)));
+        let (key, value) =
+            match pair.map_or((keys.first().copied(), values.first().copied()), |(k, v)| (Some(k), Some(v))) {
+                (None, None) => continue,
+                (Some(key), Some(value)) => (key, value),
+                (Some(alone), None) | (None, Some(alone)) => {
+                    let other = if alone.kind == Kind::Key { "V" } else { "K" };
+                    let text = format!("the layer has no {other} of {}", dtype.name());
+                    findings.push(Finding::new("missing", &alone.place, text));
+                    continue;
+                }
+            };
         if key.shape != value.shape {
             let text = format!("the shape is {:?}, that of {} is {:?}", value.shape, key.place, key.shape);
             findings.push(Finding::new("shape", &value.place, text));
             continue;
+        }
+        for (kept, all) in [(key, keys), (value, values)] {
+            findings.extend(all.iter().filter(|other| other.place != kept.place).map(|other| {
+                let text = format!("is left out: {} is the same tensor of the layer", kept.place);
+                Finding::new("duplicate", &other.place, text)
+            }));
         }
         found.push(with_scores(key, value, tensors, findings));
     }
@@ -77,27 +88,19 @@ fn layer(tensors: &[Tensor], findings: &mut Vec<Finding>) -> Vec<Found> {
     found
 }
 
-/// The first tensor of a kind. Later ones are findings.
-fn first<'a>(
-    tensors: &'a [Tensor],
-    kind: Kind,
-    accepts: impl Fn(&Tensor) -> bool,
-    findings: &mut Vec<Finding>,
-) -> Option<&'a Tensor> {
-    let mut fitting = tensors.iter().filter(|tensor| tensor.kind == kind && accepts(tensor));
-    let first = fitting.next()?;
-    findings.extend(fitting.map(|other| {
-        Finding::new("duplicate", &other.place, format!("is left out: {} is the same tensor of the layer", first.place))
-    }));
-    Some(first)
+/// The tensors of a kind and type, the longest first.
+fn longest(tensors: &[Tensor], kind: Kind, dtype: Dtype) -> Vec<&Tensor> {
+    let mut found: Vec<_> = tensors.iter().filter(|t| t.kind == kind && t.words.dtype == dtype).collect();
+    found.sort_by_key(|tensor| Reverse(tensor.shape[1]));
+    found
 }
 
 fn with_scores(key: &Tensor, value: &Tensor, tensors: &[Tensor], findings: &mut Vec<Finding>) -> Found {
     let [kv_heads, tokens, head_dim] = key.shape;
     let mut scores = |kind, reason, expected: String, fits: &dyn Fn([usize; 3]) -> bool| {
-        // Scores of the type of K come first.
+        // Scores that fit come first, then those of the type of K.
         let mut of: Vec<&Tensor> = tensors.iter().filter(|tensor| tensor.kind == kind).collect();
-        of.sort_by_key(|tensor| tensor.words.dtype != key.words.dtype);
+        of.sort_by_key(|tensor| (!fits(tensor.shape), tensor.words.dtype != key.words.dtype));
         let tensor = of.first()?;
         if !fits(tensor.shape) {
             let text = format!("is left out: the shape is {:?}; {expected} expected", tensor.shape);
