@@ -160,7 +160,10 @@ fn model(arguments: &Arguments) -> Result<(ModelConfig, Option<MnnCache>), Failu
     model.keep_all_tokens()?;
     // The element of a Hugging Face config is that of the weights.
     model.element = Some(element);
-    Ok((model, Some(MnnCache::new(mode.unwrap_or(AttentionMode::DEFAULT), cpu, element)?)))
+    let mode = mode.unwrap_or(AttentionMode::DEFAULT);
+    let path = arguments.config.as_deref().map(config::file_of).unwrap_or_default();
+    mode.check_model_type(model.model_type.as_deref(), format_args!("{}: model_type", path.display()))?;
+    Ok((model, Some(MnnCache::new(mode, cpu, element)?)))
 }
 
 fn given(arguments: &Arguments) -> MnnNumbers {

@@ -315,6 +315,14 @@ fn size_takes_an_attention_mode_for_every_model() {
     // 32 layers of 8 heads x 128; MNN keeps all tokens where the config has a window of 4,096.
     let object = json(0, &["size", "--config", &config, "--attention-mode", "14", "--context", "8128"]);
     assert_eq!(object["totals"][0]["rank"]["raw"], 32 * 8 * 8192 * (72 + 72));
+    let sinks = r#"{"model_type": "gpt_oss", "num_hidden_layers": 2, "num_attention_heads": 8, "hidden_size": 64}"#;
+    let folder = folder_of("sinks", &[("config.json", sinks)]);
+    let message = stderr_of(3, &["size", "--config", &folder, "--attention-mode", "9"]);
+    assert!(
+        message.contains("config.json: model_type is \"gpt_oss\"") && message.contains("sinks stays float"),
+        "{message}"
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
     let notes = object["notes"].to_string();
     assert!(notes.contains("MNN keeps all tokens") && !notes.contains("at most the window"), "{notes}");
     let numbers = ["size", "--layers", "32", "--kv-heads", "8", "--head-dim", "128", "--cpu", "avx2"];

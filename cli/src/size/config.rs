@@ -116,7 +116,8 @@ fn mnn(llm: &File, host: Option<&File>, given: MnnNumbers, mode: Option<Attentio
     Ok(Config::Mnn(MnnConfig::read(llm.as_mnn(), host.map(File::as_mnn), given, mode)?))
 }
 
-fn file_of(path: &Path) -> PathBuf {
+/// The file that is read for a path.
+pub fn file_of(path: &Path) -> PathBuf {
     let config = path.join("config.json");
     let exported = path.join(LLM_CONFIG);
     match path.is_dir() {

@@ -165,11 +165,7 @@ fn check_model_type(llm: &Keys, model_type: Option<&str>, mode: AttentionMode) -
             Quoted(name)
         );
     }
-    if name == "gpt_oss" && mode.is_quantised() {
-        let number = mode.number();
-        bail!(Unsupported, "{path} is \"gpt_oss\" and attention_mode {number}; MNN's attention with sinks stays float");
-    }
-    Ok(())
+    mode.check_model_type(model_type, path)
 }
 
 fn layer_count(llm: &Keys, given: Option<u32>) -> Result<u32> {

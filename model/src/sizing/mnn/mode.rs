@@ -3,6 +3,7 @@
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::Kind;
 use mnnkv::status::{Result, bail};
+use std::fmt::Display;
 
 /// A mode that MNN runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +40,25 @@ impl AttentionMode {
         self.0
     }
 
+    /// UNSUPPORTED: if MNN has no such mode for models of this type. `path` names the type's key in the error.
+    pub fn check_model_type(self, model_type: Option<&str>, path: impl Display) -> Result<()> {
+        if model_type == Some("gpt_oss") && self.is_quantised() {
+            let mode = self.0;
+            bail!(
+                Unsupported,
+                "{path} is \"gpt_oss\" and attention_mode {mode}; MNN's attention with sinks stays float"
+            );
+        }
+        Ok(())
+    }
+
     /// Whether attention is computed in blocks of 64 tokens.
     pub(super) fn is_flash(self) -> bool {
         self.0 >= 8
     }
 
     /// Whether K or V is not float.
-    pub(super) fn is_quantised(self) -> bool {
+    fn is_quantised(self) -> bool {
         !matches!(self.0 % 8, 0 | 7)
     }
 
