@@ -149,7 +149,7 @@ fn attention_mode(files: &Files, notes: &mut Notes) -> Result<AttentionMode> {
     }
     notes.add(format_args!(
         "{path} is 10 and reuse_kv true: MNN takes 9, whose V is float; with mnn-kv on, by kv_memory_mb for \
-         example, it stays 10"
+         example, and attention_mask \"float\" it stays 10"
     ))?;
     Ok(AttentionMode::INT8_KEY)
 }
