@@ -173,11 +173,18 @@ fn layers_of_odd_dims_have_no_rotation_and_a_run_counts_once_in_two_types() {
             fs::write(chat.join(format!("l{layer}_{tensor}_h1_t40_d3.{dtype}")), words(120, bytes)).unwrap();
         }
     }
+    // Findings about options are among the first, which are printed.
+    for layer in 2..20 {
+        fs::write(chat.join(format!("l{layer}_k_h1_t40_d3.f16")), words(120, 2)).unwrap();
+    }
     // No value of kv_lossless_scope stops the codec from being evaluated.
     let output = folder.0.join("results.json");
     let words = ["--set", "kv_lossless_scope=none", "--efforts", "5", "--output", output.to_str().unwrap()];
+    let words = [&words[..], &["--set", "kv_h2o_sinks=1"]].concat();
     let done = run(&[&[folder.0.to_str().unwrap()][..], &words].concat());
     assert!(done.status.success(), "{}", text(&done.stderr));
+    let printed = text(&done.stdout);
+    assert!(printed.contains("  unknown_key: ") && printed.contains("more: --json has all"), "{printed}");
     let results: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
     let layers = results["layers"].as_array().unwrap();
     assert!(layers.len() == 2 && layers.iter().all(|layer| layer["dtype"] == "F16"), "{layers:?}");

@@ -120,7 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     choose_runs(&mut dump, arguments.run.as_deref())?;
     let tokens = dump.layers.iter().map(|info| info.tokens).max().unwrap_or(0);
     let session = SessionKeys::read(arguments.config.as_deref(), &arguments.given, tokens)?;
-    dump.findings.extend(findings(&session, tokens));
+    dump.findings.splice(0..0, findings(&session, tokens));
     let request = arguments.request(&session);
     let results = arguments.evaluate(&dump, &session, &request)?;
 

@@ -2,6 +2,7 @@
 
 use crate::bytes;
 use crate::figures::{Curve, Figures, Point, Sum, distinct};
+use crate::output::visible;
 use crate::table;
 use mnnkv_replay::results::{LayerResult, Results, WholeCacheResult};
 use std::path::Path;
@@ -30,7 +31,11 @@ pub fn text(figures: &Figures, output: Option<&Path>) -> String {
     if !results.findings.is_empty() {
         text += &format!("\n{}\n", bytes::plural(results.findings.len() as u64, "finding"));
         for finding in results.findings.iter().take(MOST_FINDINGS) {
-            text += &format!("  {}: {}: {}\n", finding.reason, finding.place, finding.text);
+            text += &format!("  {}: {}: {}\n", finding.reason, visible(&finding.place), visible(&finding.text));
+        }
+        let more = results.findings.len().saturating_sub(MOST_FINDINGS);
+        if more > 0 {
+            text += &format!("  and {more} more: --json has all\n");
         }
     }
     if !results.complete {
