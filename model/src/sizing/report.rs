@@ -193,6 +193,10 @@ fn about(model: &ModelConfig, request: &Request, longest: Option<&Longest>, note
             ))?;
         }
         notes.add(format_args!(
+            "h2o: sizes are the largest up to a length: from the first eviction on they stay the same until the share that is \
+             kept is larger"
+        ))?;
+        notes.add(format_args!(
             "h2o: a prompt is whole in a layer until the layer's first eviction, and between evictions up to a block \
              and an interval of tokens come on top; neither is counted"
         ))?;

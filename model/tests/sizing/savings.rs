@@ -186,6 +186,7 @@ fn savings_that_save_nothing_are_told() {
     notes_say(&notes(Savings { h2o, ..Savings::default() }), &["begins at layer 32", "nothing is evicted"]);
     let lossless = Some(Lossless { front_layers: 0, h2o_layers: true, ..Lossless::new(2.0) });
     let both = notes(Savings { lossless, ..Savings::default() });
+    notes_say(&notes(Savings { h2o, ..Savings::default() }), &["the largest up to a length"]);
     notes_say(&both, &["layers of h2o", "h2o is off"]);
     notes_say(&both, &["nothing is compressed"]);
     notes_say(&both, &["100000 tokens", "8192"]);
