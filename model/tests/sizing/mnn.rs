@@ -229,6 +229,7 @@ fn a_wrong_file_is_named_with_key_and_value() {
         (json!({"key_value_shape": [2, 1, 0, 2, 0]}), none(), ["llm_config.json: key_value_shape", "head_dim"]),
         (json!({"attention_type": "linear"}), none(), ["llm_config.json: attention_type", "\"linear\""]),
         (json!({"model_type": "lfm2"}), none(), ["llm_config.json: model_type", "convolutions"]),
+        (json!({"model_type": "openelm"}), none(), ["llm_config.json: model_type", "heads, which this version cannot"]),
         (json!({"model_type": "gpt_oss"}), json!({"attention_mode": 9}), ["llm_config.json: model_type", "sinks"]),
         (none(), json!({"attention_mode": "10"}), ["config.json: attention_mode", "\"10\""]),
         (none(), json!({"attention_mode": 10.5}), ["config.json: attention_mode", "10.5"]),

@@ -9,11 +9,10 @@ use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 
 /// Beginnings of model types whose layers differ in what the exporter does not write.
-const DIFFERENT_LAYERS: [(&str, &str); 4] = [
+const DIFFERENT_LAYERS: [(&str, &str); 3] = [
     ("qwen3_5", "some layers have linear attention and no KV cache"),
     ("lfm2", "some layers are convolutions and have no KV cache"),
     ("gemma4", "layers differ in head_dim, and some read the cache of an earlier one"),
-    ("openelm", "layers differ in KV heads"),
 ];
 
 /// Keys with which mnn-kv has a session.
@@ -164,6 +163,9 @@ fn check_model_type(llm: &Keys, model_type: Option<&str>, mode: AttentionMode) -
              attention_mode expected",
             Quoted(name)
         );
+    }
+    if name.starts_with("openelm") {
+        bail!(Unsupported, "{path} is {}: its layers differ in heads, which this version cannot size", Quoted(name));
     }
     mode.check_model_type(model_type, path)
 }
