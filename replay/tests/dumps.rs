@@ -56,6 +56,20 @@ fn entries_must_agree_on_the_factor_of_q_times_k() {
 }
 
 #[test]
+fn attention_of_another_number_of_tokens_is_left_out_with_field_and_expectation() {
+    let folder = folder_of(&[common::layer_with_scores()], Split::Prompt(2));
+    edit(&folder, "chat/layer_0/meta_t0_2.json", |meta| {
+        meta["attention_tokens"] = 4.into();
+        meta["attention_rows"] = 1.into();
+    });
+    let (dump, read) = load(folder.path());
+    let [finding] = &dump.findings[..] else { panic!("{:?}", dump.findings) };
+    assert!(finding.place.ends_with("chat/layer_0/meta_t0_2.json: attention_tokens"), "{finding:?}");
+    assert!(finding.text.starts_with("is 4; 2 expected, ") && finding.text.contains("1 entries"), "{finding:?}");
+    assert_eq!(read[0].attention.as_ref().unwrap().first, 2);
+}
+
+#[test]
 fn flat_files_are_layers_and_their_attention_rows_belong_to_the_last_tokens() {
     let (dump, layers) = load(&testdata("../../testdata/kv"));
     assert_eq!(dump.findings, []);

@@ -107,14 +107,12 @@ fn join(run: String, layer: u32, mut parts: Vec<Part>, findings: &mut Vec<Findin
     let (begin, end) = (kept[0].begin(), kept[kept.len() - 1].end());
     let prompt = kept.iter().take_while(|part| part.entry.stage == "prefill").last().map_or(begin, Part::end);
     let place = kept[0].entry.meta.display().to_string();
+    findings.extend(other_columns(&mut kept, begin));
     let given = kept.iter().map(|part| (part.query.is_some(), part.attention.is_some()));
     let given = given.fold((0, 0), |(q, a), (query, attention)| (q + usize::from(query), a + usize::from(attention)));
-    let query = last_stretch(&mut kept, |part| &mut part.query, |_, _| true);
-    let attention = last_stretch(
-        &mut kept,
-        |part| &mut part.attention,
-        |end, rows| rows.columns == end - begin && query.is_none_or(|query| query.heads == rows.heads),
-    );
+    let query = last_stretch(&mut kept, |part| &mut part.query, |_| true);
+    let attention =
+        last_stretch(&mut kept, |part| &mut part.attention, |rows| query.is_none_or(|query| query.heads == rows.heads));
     for (reason, given, used) in [
         ("query", given.0, kept.iter().filter(|part| part.query.is_some()).count()),
         ("attention", given.1, kept.iter().filter(|part| part.attention.is_some()).count()),
@@ -164,11 +162,30 @@ struct Stretch {
     heads: usize,
 }
 
-/// The last rows that follow each other. All others are dropped. `fits` also takes the end of the entry.
+/// Drops attention whose rows do not have a column for each token up to the end of their entry.
+fn other_columns(parts: &mut [Part], begin: usize) -> Option<Finding> {
+    let mut first: Option<(String, String)> = None;
+    let mut dropped = 0;
+    for part in parts {
+        let expected = part.end() - begin;
+        let Some(rows) = part.attention.take_if(|rows| rows.columns != expected) else { continue };
+        dropped += 1;
+        first.get_or_insert_with(|| {
+            let text =
+                format!("is {}; {expected} expected, from the layer's first token to the entry's last", rows.columns);
+            (format!("{}: attention_tokens", part.entry.meta.display()), text)
+        });
+    }
+    first.map(|(place, text)| {
+        Finding::new("attention", place, format!("{text}; attention of {dropped} entries is left out"))
+    })
+}
+
+/// The last rows that follow each other. All others are dropped.
 fn last_stretch(
     parts: &mut [Part],
     of: impl Fn(&mut Part) -> &mut Option<Rows>,
-    fits: impl Fn(usize, &Rows) -> bool,
+    fits: impl Fn(&Rows) -> bool,
 ) -> Option<Stretch> {
     let mut stretch: Option<Stretch> = None;
     for part in parts.iter_mut().rev() {
@@ -176,7 +193,7 @@ fn last_stretch(
         let slot = of(part);
         // Nothing joins across a gap: every entry has a token.
         let joins = |rows: &Rows| stretch.is_none_or(|s| s.first == end && s.heads == rows.heads);
-        match slot.as_ref().filter(|rows| fits(end, rows) && joins(rows)) {
+        match slot.as_ref().filter(|rows| fits(rows) && joins(rows)) {
             Some(rows) => {
                 let later = stretch.map_or(0, |stretch| stretch.rows);
                 stretch = Some(Stretch { first: end - rows.count, rows: later + rows.count, heads: rows.heads });
