@@ -311,6 +311,7 @@ fn one_layer_in_two_formats_or_lengths_is_told_and_written_twice_only_on_request
     let folder = folder_of(&[layer, other], Split::One);
     let (dump, _) = load(folder.path());
     assert_eq!((dump.layers.len(), reasons(&dump)), (2, vec!["tokens"]));
+    assert!(dump.findings[0].text.ends_with("tokens 0 to 4 in layers 1; tokens 0 to 5 in layers 0"), "{dump:?}");
     let options = Options { format: Format::Flat, ..WHOLE };
     let flat = Folder::new();
     writer::write(&dump, &[0], flat.path(), &options, &mut |_| {}).unwrap();

@@ -260,7 +260,7 @@ fn tell_lengths(found: &[Found], findings: &mut Vec<Finding>) {
         let of = |(begin, end): &(usize, usize)| {
             let layers = layers.iter().filter(|l| (l.info.begin, l.info.begin + l.info.tokens) == (*begin, *end));
             let layers: Vec<String> = layers.map(|l| l.info.layer.to_string()).collect();
-            format!("tokens {begin} to {end} in layers {}", layers.join(", "))
+            format!("tokens {begin} to {} in layers {}", end - 1, layers.join(", "))
         };
         let text =
             format!("the layers have different tokens: {}", ranges.iter().map(of).collect::<Vec<_>>().join("; "));

@@ -126,7 +126,8 @@ fn entry(
             continue;
         }
         if end < tokens.end {
-            let text = format!("{} rows of tokens {begin} to {end} are left out; an entry keeps its last", rows.name);
+            let text =
+                format!("{} rows of tokens {begin} to {} are left out; an entry keeps its last", rows.name, end - 1);
             written.findings.push(Finding::new("rows", folder.display(), text));
             continue;
         }

@@ -179,7 +179,8 @@ fn check(layer: &Layer) -> Result<()> {
 fn ends_with_layer(layer: &Layer, name: &str, first: usize, rows: usize, written: &mut Written) -> bool {
     let ends = rows > 0 && first + rows == layer.info.tokens;
     if rows > 0 && !ends {
-        let text = format!("rows of tokens {first} to {} are left out; the format keeps the last tokens", first + rows);
+        let text =
+            format!("rows of tokens {first} to {} are left out; the format keeps the last tokens", first + rows - 1);
         let place = format!("run {:?}, layer {}", layer.info.run, layer.info.layer);
         written.findings.push(Finding::new(name, place, text));
     }
