@@ -2,7 +2,7 @@
 
 use mnnkv::gear::Effort;
 use mnnkv::h2o::PlanConfig;
-use mnnkv_replay::results::{EvictionResult, LosslessResult, Results, WholeCacheResult};
+use mnnkv_replay::results::{self, EvictionResult, LosslessResult, Results, WholeCacheResult};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 
@@ -97,8 +97,7 @@ pub struct Coding {
 impl Coding {
     /// The name in `whole_cache`.
     pub fn label(&self) -> String {
-        let hint = self.rotation.as_ref().map_or(String::new(), |hint| format!(" {hint}"));
-        format!("{} effort {}{hint}", self.format, self.effort)
+        results::encoding(&self.format, self.effort, self.rotation.as_deref())
     }
 
     /// Format and rotation.

@@ -180,11 +180,12 @@ fn layers_of_odd_dims_have_no_rotation_and_a_run_counts_once_in_two_types() {
     // No value of kv_lossless_scope stops the codec from being evaluated.
     let output = folder.0.join("results.json");
     let words = ["--set", "kv_lossless_scope=none", "--efforts", "5", "--output", output.to_str().unwrap()];
-    let words = [&words[..], &["--set", "kv_h2o_sinks=1"]].concat();
+    let words = [&words[..], &["--set", "kv_h2o_sinks=1", "--formats", "v1,v2,lanes"]].concat();
     let done = run(&[&[folder.0.to_str().unwrap()][..], &words].concat());
     assert!(done.status.success(), "{}", text(&done.stderr));
     let printed = text(&done.stdout);
     assert!(printed.contains("  unknown_key: ") && printed.contains("more: --json has all"), "{printed}");
+    assert!(printed.contains(" lanes ") && !printed.contains("lanes effort"), "{printed}");
     let results: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
     let layers = results["layers"].as_array().unwrap();
     assert!(layers.len() == 2 && layers.iter().all(|layer| layer["dtype"] == "F16"), "{layers:?}");

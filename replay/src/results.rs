@@ -59,6 +59,13 @@ pub struct LayerResult {
     pub scores_from: Option<String>,
 }
 
+/// The name of an encoding. The lanes have one effort, which is not named.
+pub fn encoding(format: &str, effort: u8, rotation: Option<&str>) -> String {
+    let effort = if format == "lanes" { String::new() } else { format!(" effort {effort}") };
+    let hint = rotation.map_or(String::new(), |hint| format!(" {hint}"));
+    format!("{format}{effort}{hint}")
+}
+
 /// K or V of a layer in one encoding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LosslessResult {
@@ -71,7 +78,7 @@ pub struct LosslessResult {
     /// A KV head; absent for all heads together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head: Option<usize>,
-    /// `v1` or `v2`.
+    /// `v1`, `v2` or `lanes`.
     pub format: String,
     /// 1 to 9.
     pub effort: u8,
@@ -137,7 +144,7 @@ pub struct EvictionResult {
 pub struct WholeCacheResult {
     /// The chat.
     pub run: String,
-    /// The encoding, such as `v2 effort 5` or `v2 effort 5 half:10000`.
+    /// The encoding, such as `v2 effort 5`, `v2 effort 5 half:10000` or `lanes`.
     pub lossless: String,
     /// The rotation hint of the encoding, which sessions do not have.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@
 
 use crate::codec::Zones;
 use crate::error::Result;
-use crate::results::{EvictionResult, LayerResult, LosslessResult, Results, WholeCacheResult};
+use crate::results::{self, EvictionResult, LayerResult, LosslessResult, Results, WholeCacheResult};
 use mnnkv::h2o::{self, PlanConfig, Target};
 
 /// The config behind the ratios.
@@ -97,10 +97,9 @@ impl Choice<'_> {
         let front_encoded = sum(&front, |l| l.encoded);
         let (front_lossless, deep_lossy) =
             (over(sum(&front, |l| l.raw), front_encoded), over(sum(&deep, |l| l.raw), sum(&deep, |l| l.kept_raw)));
-        let hint = self.key.rotation.as_ref().map_or(String::new(), |hint| format!(" {hint}"));
         Ok(Some(WholeCacheResult {
             run: layers[0].run.clone(),
-            lossless: format!("{} effort {}{hint}", self.key.format, self.key.effort),
+            lossless: results::encoding(&self.key.format, self.key.effort, self.key.rotation.as_deref()),
             rotation: self.key.rotation.clone(),
             cut: self.key.cut.clone(),
             target_ratio: self.ratio,

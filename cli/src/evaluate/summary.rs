@@ -108,7 +108,7 @@ fn eviction(figures: &Figures) -> String {
     table::text(&["policy", "ratio", "kept", "mass", "error", "cosine", "moved", "restored per step"], body)
 }
 
-/// Each encoding of the default effort, or of the first one, by ratio; the first block length. The file has all.
+/// Each encoding of the default effort, or all without one of that, by ratio; the first block length. The file has all.
 fn whole_cache(results: &Results) -> String {
     let Some(first) = results.whole_cache.first() else { return String::new() };
     let of_block = || results.whole_cache.iter().filter(|r| r.block_tokens == first.block_tokens);
@@ -117,7 +117,7 @@ fn whole_cache(results: &Results) -> String {
     let has_usual = of_block().any(|r| is_usual(&r));
     // A session cuts blocks, so these are shown where there are any.
     let cut = if of_block().any(|r| r.cut == "blocks") { "blocks" } else { "whole" };
-    let body = of_block().filter(|r| r.cut == cut && (!has_usual || is_usual(r))).map(|r| {
+    let body = of_block().filter(|r| r.cut == cut && (!has_usual || is_usual(r) || r.lossless == "lanes")).map(|r| {
         let numbers = [r.lossless_only, r.lossy_only, r.joint, r.reference_product].map(|ratio| format!("{ratio:.2}"));
         let mut row = vec![r.run.clone(), r.lossless.clone(), r.cut.clone(), r.target_ratio.to_string()];
         row.extend(numbers);

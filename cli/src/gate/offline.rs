@@ -84,10 +84,8 @@ fn evictions(figures: &Figures) -> Vec<Setting> {
 /// Each codec over all its tensors.
 fn codecs(figures: &Figures) -> Vec<Setting> {
     let setting = |coding: &Coding| {
-        let rotation = coding.rotation.as_deref().map_or(String::new(), |r| format!(", rotation {r}"));
-        let Coding { format, effort, cut, .. } = coding;
-        let name = format!("{}: {format} effort {effort}{rotation}, {cut}", figures.name);
-        Setting { name, lossy: None, lossless: Some(coding.total().ratio()), joint: None, product: None }
+        let name = format!("{}: {}, {}", figures.name, coding.label(), coding.cut);
+        Setting { lossless: Some(coding.total().ratio()), ..Setting::named(name) }
     };
     figures.codings.iter().map(setting).collect()
 }

@@ -67,7 +67,8 @@ pub fn ratios(figures: &Figures) -> Vec<f64> {
 /// An encoding and its cut in words.
 fn coding_name(coding: &Coding) -> String {
     let cut = if coding.cut == "blocks" { "blocks" } else { "blobs of whole tensors" };
-    format!("{} {cut} at effort {}", name(&coding.family()), coding.effort)
+    let effort = if coding.format == "lanes" { String::new() } else { format!(" at effort {}", coding.effort) };
+    format!("{} {cut}{effort}", name(&coding.family()))
 }
 
 /// Lossless alone: over all tensors.
