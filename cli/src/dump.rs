@@ -2,7 +2,7 @@
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, visible};
 use crate::{progress, table};
 use clap::{Args, ValueEnum};
 use mnnkv_replay::dumps::writer::{self, Options, Split};
@@ -158,7 +158,7 @@ fn findings(findings: &[mnnkv_replay::error::Finding]) -> String {
         text += "\nFindings\n";
     }
     for finding in findings {
-        text += &format!("  [{}] {}: {}\n", finding.reason, finding.place, finding.text);
+        text += &format!("  [{}] {}: {}\n", finding.reason, visible(&finding.place), visible(&finding.text));
     }
     text
 }

@@ -72,6 +72,19 @@ fn a_dump_is_converted_to_a_folder_and_back_without_a_change() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_name_of_a_file_begins_no_line_of_findings() {
+    let folder = Folder::new("names");
+    let chat = folder.0.join("a\nb");
+    fs::create_dir(&chat).unwrap();
+    for name in ["l0_k_h1_t2_d2.f16", "l0_v_h1_t2_d2.f16", "l1_k_h1_t2_d2.f16"] {
+        fs::write(chat.join(name), [0; 8]).unwrap();
+    }
+    let (text, _) = dump(0, &[folder.path()]);
+    assert!(text.contains("a\\nb/l1_k_h1_t2_d2.f16: the layer has no V"), "{text}");
+}
+
 #[test]
 fn failures_name_the_place_and_the_choice() {
     let (_, error) = dump(3, &["no-such-folder"]);

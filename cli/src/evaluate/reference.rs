@@ -80,7 +80,10 @@ fn listed(title: &str, findings: &[Finding]) -> String {
     if findings.is_empty() {
         return String::new();
     }
-    let shown = findings.iter().take(10).map(|f| format!("  {}: {}: {}\n", f.reason, f.place, f.text));
+    let shown = findings
+        .iter()
+        .take(10)
+        .map(|f| format!("  {}: {}: {}\n", f.reason, output::visible(&f.place), output::visible(&f.text)));
     let more = findings.len().saturating_sub(10);
     let rest = if more > 0 { format!("  and {more} more\n") } else { String::new() };
     format!("{title}\n{}{rest}", shown.collect::<String>())
