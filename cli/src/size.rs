@@ -128,6 +128,9 @@ fn attention_mode(text: &str) -> Result<AttentionMode, String> {
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let (model, mnn) = model(arguments)?;
     let mut report = SizeReport::new(&model, &request(arguments, &model, mnn))?;
+    if arguments.config.is_some() && arguments.dtype.or(model.element).is_none() {
+        report.notes.push("the config has no dtype that is known here: f16 is assumed (--dtype)".into());
+    }
     let kept = arguments.budget.and_then(|budget| budget::Kept::new(&model, budget, &mut report));
     let mut json: Value = serde_json::from_str(&report.json()?)?;
     if let Some(kept) = &kept {

@@ -317,6 +317,8 @@ fn size_takes_an_attention_mode_for_every_model() {
     assert_eq!(object["totals"][0]["rank"]["raw"], 32 * 8 * 8192 * (72 + 72));
     let sinks = r#"{"model_type": "gpt_oss", "num_hidden_layers": 2, "num_attention_heads": 8, "hidden_size": 64}"#;
     let folder = folder_of("sinks", &[("config.json", sinks)]);
+    let notes = json(0, &["size", "--config", &folder])["notes"].to_string();
+    assert!(notes.contains("no dtype that is known here: f16 is assumed"), "{notes}");
     let message = stderr_of(3, &["size", "--config", &folder, "--attention-mode", "9"]);
     assert!(
         message.contains("config.json: model_type is \"gpt_oss\"") && message.contains("sinks stays float"),
