@@ -18,6 +18,11 @@ impl Failure {
         Failure(format!("a bug in mnnkv, please report it: {}", text.unwrap_or("no text")))
     }
 
+    /// The failure of standard output.
+    pub fn of_output(e: &io::Error) -> Self {
+        Failure(format!("cannot write to standard output: {e}"))
+    }
+
     /// The failure of a directory that msmodelslim has written. Its files have plain names in errors.
     pub fn of_quantised(directory: &Path, error: &Error) -> Self {
         Failure(format!("{}: {} (mnnkv check {0} lists all findings)", directory.display(), error.message()))

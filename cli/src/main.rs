@@ -71,8 +71,10 @@ enum Command {
 /// Prints the error of the command line, or the help, as text or as JSON.
 fn misused(e: &clap::Error) -> ExitCode {
     if !e.use_stderr() {
-        let _ = e.print();
-        return ExitCode::SUCCESS;
+        return match e.print().and_then(|()| io::stdout().flush()) {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Failure::of_output(&e).print(false),
+            _ => ExitCode::SUCCESS,
+        };
     }
     let text = e.to_string();
     if std::env::args_os().any(|word| word == "--json") {

@@ -31,7 +31,7 @@ impl Output {
             print(&self.text.lines().map(|line| visible(line) + "\n").collect::<String>())
         };
         match printed {
-            Err(e) => Failure(format!("cannot write to standard output: {e}")).print(false),
+            Err(e) => Failure::of_output(&e).print(false),
             Ok(()) if self.clean => ExitCode::SUCCESS,
             Ok(()) => ExitCode::from(1),
         }

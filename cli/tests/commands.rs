@@ -431,7 +431,9 @@ fn a_failed_write_to_standard_output_is_a_failure() {
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     let healthy = path("msmodelslim/w8a16_per_channel");
     let program = || Command::new(env!("CARGO_BIN_EXE_mnnkv"));
-    for words in [&["check", &healthy][..], &["--json", "inspect", &healthy]] {
+    for words in
+        [&["check", &healthy][..], &["--json", "inspect", &healthy], &["--help"], &["size", "-h"], &["--version"]]
+    {
         let run = program().args(words).stdout(full()).output().unwrap();
         assert_eq!(run.status.code(), Some(3), "{words:?}");
         assert!(String::from_utf8_lossy(&run.stderr).contains("cannot write to standard output"), "{words:?}");
