@@ -382,6 +382,37 @@ fn a_save_of_what_is_there_writes_nothing() {
 }
 
 #[test]
+fn a_section_that_grew_is_compared_without_a_read_until_damage_is_found() {
+    let disk = Disk::default();
+    let mut file = Snapshot::create(disk.storage(), FINGERPRINT).unwrap();
+    let mut text = Vec::new();
+    let mut save = |file: &mut Snapshot, more: &[u8]| {
+        text.extend(more);
+        let before = disk.reads();
+        file.put("text", &text).unwrap();
+        file.commit().unwrap();
+        (disk.reads() - before, text.clone())
+    };
+    for word in 0..50 {
+        assert_eq!(save(&mut file, &[word; 70]).0, 0);
+    }
+    drop(file);
+    let mut file = Snapshot::open(disk.storage(), None, Access::Append).unwrap();
+    assert_eq!(save(&mut file, b"abcd").0, 50, "each part once");
+    assert_eq!(save(&mut file, b"efgh").0, 0);
+    let other = [&[9; 70][..], &[1; 140]].concat();
+    file.put("text", &other).unwrap();
+    file.commit().unwrap();
+    assert_eq!(file.section("text").unwrap(), other, "not what begins with the committed bytes");
+    assert!(save(&mut file, b"ijkl").0 == 0);
+    let at = disk.bytes().windows(70).rposition(|bytes| bytes == [40; 70]).unwrap();
+    disk.change(at);
+    file.section("text").unwrap_err();
+    let text = save(&mut file, b"mnop").1;
+    assert_eq!(file.section("text").unwrap(), text);
+}
+
+#[test]
 fn a_save_costs_less_than_a_hundred_bytes_and_thirty_five_for_each_layer() {
     let disk = Disk::default();
     let mut file = Snapshot::create(disk.storage(), FINGERPRINT).unwrap();

@@ -231,6 +231,12 @@ impl Snapshot {
     }
 
     fn value(&self, value: &Value, place: Place<'_>) -> Result<Vec<u8>> {
+        let read = self.read_value(value, place);
+        value.verified.store(read.is_ok(), Ordering::Relaxed);
+        read
+    }
+
+    fn read_value(&self, value: &Value, place: Place<'_>) -> Result<Vec<u8>> {
         let len = usize::try_from(value.len()).map_err(|_| memory::out_of_memory(usize::MAX))?;
         let mut bytes = memory::filled(0u8, len)?;
         let mut rest = &mut bytes[..];

@@ -8,7 +8,7 @@ use crate::bytes;
 use crate::status::{Result, bail, error};
 use crate::sys::storage::Storage;
 use crate::sys::{Shared, memory};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Parts up to this size are written together.
@@ -112,17 +112,23 @@ impl Snapshot {
     /// Writes a value, without the parts of the committed one that it begins with.
     fn stage_value(&mut self, bytes: &[u8], old: impl Fn(&State) -> Option<&Value>) -> Result<StagedValue> {
         let (mut kept, mut rest, mut stored) = (0, bytes, Vec::new());
-        for extent in old(&self.state).map_or(&[][..], |old| &old.extents) {
-            let Some((same, behind)) = rest.split_at_checked(extent.len as usize) else { break };
-            if checksum(same) != extent.sum {
-                break;
+        if let Some(old) = old(&self.state) {
+            let is_verified = old.verified.load(Ordering::Relaxed);
+            for extent in &old.extents {
+                let Some((same, behind)) = rest.split_at_checked(extent.len as usize) else { break };
+                if checksum(same) != extent.sum {
+                    break;
+                }
+                // Bytes that are damaged are written again.
+                if !is_verified {
+                    memory::resize(&mut stored, same.len())?;
+                    if self.storage.read_at(extent.offset, &mut stored).is_err() || stored != same {
+                        break;
+                    }
+                }
+                (kept, rest) = (kept + 1, behind);
             }
-            // Bytes that are damaged are written again.
-            memory::resize(&mut stored, same.len())?;
-            if self.storage.read_at(extent.offset, &mut stored).is_err() || stored != same {
-                break;
-            }
-            (kept, rest) = (kept + 1, behind);
+            old.verified.fetch_or(kept == old.extents.len(), Ordering::Relaxed);
         }
         let tail = match rest.len() as u64 {
             0 => Tail::None,

@@ -5,6 +5,7 @@ use super::state::{Extent, Geometry, INLINE, LayerEntry, Piece, State, Value, ki
 use crate::bytes;
 use crate::status::Result;
 use crate::sys::memory;
+use std::sync::atomic::AtomicBool;
 
 /// A value to be: the first parts of the committed one, and new bytes behind them.
 #[derive(Debug)]
@@ -205,7 +206,9 @@ impl Staged {
 /// Returns the value as it will be, and whether its last bytes are inline.
 fn write_value(item: &mut Vec<u8>, cursor: &mut u64, new: &StagedValue, old: Option<&Value>) -> Result<(Value, bool)> {
     let kept = old.map_or(&[][..], |old| &old.extents[..new.kept]);
-    let mut value = Value { extents: memory::copied(kept)? };
+    let mut value = Value { extents: Vec::new(), verified: AtomicBool::new(true) };
+    memory::reserve(&mut value.extents, kept.len() + 1)?;
+    memory::extend(&mut value.extents, kept)?;
     bytes::push_number(item, kept.len() as u64)?;
     match &new.tail {
         Tail::None => bytes::push_number(item, 0)?,

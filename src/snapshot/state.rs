@@ -64,9 +64,11 @@ impl Extent {
 }
 
 /// Bytes in one or more places: those of the section before stay where new ones only follow them.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Value {
     pub(super) extents: Vec<Extent>,
+    /// Whether its bytes were written here, or compared with the checksums and no damage found since.
+    pub(super) verified: AtomicBool,
 }
 
 impl Value {
@@ -93,7 +95,7 @@ impl Piece {
 }
 
 /// A layer of the committed state.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct LayerEntry {
     /// Its rows.
     pub geometry: Geometry,
@@ -226,7 +228,7 @@ impl NewValue {
         let Some(kept) = usize::try_from(self.kept).ok().and_then(|kept| old.get(..kept)) else {
             bail!(Corrupt, "{} parts stay; there were {}", self.kept, old.len());
         };
-        let mut value = Value { extents: memory::copied(kept)? };
+        let mut value = Value { extents: memory::copied(kept)?, verified: AtomicBool::new(false) };
         if let Some(added) = self.added {
             memory::push(&mut value.extents, added)?;
         }

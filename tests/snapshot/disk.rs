@@ -16,6 +16,7 @@ struct Inner {
     durable: Vec<u8>,
     dirty: Vec<(usize, Vec<u8>)>,
     log: Vec<Event>,
+    reads: usize,
     /// Writes and syncs that still succeed, and how many fail then.
     failing: Option<(usize, usize)>,
 }
@@ -47,6 +48,11 @@ impl Disk {
     /// The writes and syncs since the last call.
     pub fn take_log(&self) -> Vec<Event> {
         std::mem::take(&mut self.0.lock().unwrap().log)
+    }
+
+    /// Calls of [`Medium::read_at`].
+    pub fn reads(&self) -> usize {
+        self.0.lock().unwrap().reads
     }
 
     /// After `calls` more writes and syncs, `failures` of them fail.
@@ -100,7 +106,8 @@ impl Medium for Disk {
     }
 
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
-        let inner = self.0.lock().unwrap();
+        let inner = &mut *self.0.lock().unwrap();
+        inner.reads += 1;
         match inner.bytes.get(offset as usize..).and_then(|rest| rest.get(..to.len())) {
             Some(from) => to.copy_from_slice(from),
             None => return Err(Error::new(Status::Io, "the bytes end before")),
