@@ -22,8 +22,8 @@ extern "C" {
 //   mnnkv_rows_merge(&rows, part, parts, scratch, bytes);      // on each thread; the output is complete after all
 //
 // Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
-// relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp and tanh of the
-// system in the merge and the soft cap. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
+// relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp of the system in the
+// merge. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
 // Otherwise the output is undefined, but no memory outside of the buffers is accessed.
 
 /// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of 32,

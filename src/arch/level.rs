@@ -134,6 +134,8 @@ macro_rules! kernel {
                 (block: &$crate::arch::attend::HeadBlock, logits: &mut [[f32; 64]], running: &mut [$crate::arch::attend::Running], sums: &mut [f32], scratch: &mut $crate::arch::attend::Scratch) -> () = $crate::arch::attend::values::<$dots>),
             soften: $crate::arch::level::kernel!(@ $features
                 (logits: &mut [[f32; 16]], running: &mut $crate::arch::attend::Running) -> f32 = $crate::arch::attend::soften::<$dots>),
+            soft_cap: $crate::arch::level::kernel!(@ $features
+                (logits: &mut [[f32; 16]], cap: f32) -> () = $crate::arch::attend::soft_cap::soft_cap),
             key_ranges: $crate::arch::level::kernel!(@ $features
                 (rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool = $crate::arch::attend::encode::key_ranges::<$dots>),
             key_codes: $crate::arch::level::kernel!(@ $features

@@ -167,7 +167,7 @@ impl Run<'_> {
     pub(super) fn adjust(&self, row: usize, tile: Tile, live: u64, places: &[u32], logits: &mut [f32]) {
         let Step { is_causal, window, soft_cap, mask, .. } = self.step;
         if let Some(cap) = soft_cap {
-            logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+            (self.kernels.soft_cap)(logits.as_chunks_mut::<LANES>().0, *cap);
         }
         let own = self.tokens.logical as usize - self.step.queries.rows + row;
         if let Some(mask) = mask {

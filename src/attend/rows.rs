@@ -320,7 +320,8 @@ impl Fold<'_> {
     /// Applies the soft cap and the mask.
     fn adjust(&self, head: usize, row: usize, logits: &mut [f32; BLOCK]) {
         if let Some(cap) = self.rows.soft_cap {
-            logits[..self.tokens].iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+            (self.soften.soft_cap)(logits.as_chunks_mut().0, cap);
+            logits[self.tokens..].fill(f32::NEG_INFINITY);
         }
         if let Some(mask) = self.mask {
             let slope = self.rows.mask.and_then(|mask| mask.slopes).map_or(1.0, |slopes| slopes[head]);

@@ -9,8 +9,8 @@
 //!   mnnkv_rows_merge(&rows, part, parts, scratch, bytes);      // on each thread; the output is complete after all
 //!
 //! Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
-//! relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp and tanh of the
-//! system in the merge and the soft cap. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
+//! relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp of the system in the
+//! merge. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
 //! Otherwise the output is undefined, but no memory outside of the buffers is accessed.
 
 use super::cache::MNNKV_DTYPE_F32;

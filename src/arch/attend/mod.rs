@@ -15,6 +15,7 @@ pub mod lines;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(super) mod neon;
 pub mod rows;
+pub(super) mod soft_cap;
 
 use encode::ValueScales;
 
@@ -169,6 +170,8 @@ pub struct AttendKernels {
     /// The first half of `values`, for any number of tokens in whole lanes: peak, exponentials and sum of one row, whose
     /// earlier sums are to be multiplied by the number that it returns.
     pub soften: fn(logits: &mut [[f32; LANES]], running: &mut Running) -> f32,
+    /// Logits x become `cap * tanh(x / cap)`; the cap is above 0.
+    pub soft_cap: fn(logits: &mut [[f32; LANES]], cap: f32),
     /// The least and the greatest number of each channel of a block's rows. Returns whether all are finite.
     pub key_ranges: fn(rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool,
     /// Writes the codes of K, of so many quads of channels; an inverse is that of a channel's scale.
@@ -350,6 +353,7 @@ pub(crate) const PORTABLE: AttendKernels = {
             block: &HeadBlock, logits: &mut Logits64, running: &mut [Running], sums: &mut [f32], scratch: &mut Scratch
         ) -> ()),
         soften: safe!(soften::<Plain> => (logits: &mut [[f32; LANES]], running: &mut Running) -> f32),
+        soft_cap: soft_cap::soft_cap,
         key_ranges: safe!(encode::key_ranges::<Plain> => (rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool),
         key_codes: safe!(encode::key_codes::<Plain> => (
             rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [Line]

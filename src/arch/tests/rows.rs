@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::arch::attend::rows::{RowTile, RowType, UNIT};
-use crate::arch::attend::{BLOCK, QUERIES};
+use crate::arch::attend::{self, BLOCK, QUERIES};
 
 /// Rows of any bytes; scales are small, and no half is infinite or NaN.
 fn rows(kind: RowType, dims: usize, stride: usize, tokens: usize) -> Vec<u8> {
@@ -70,6 +70,32 @@ fn tiles_that_do_not_fit_are_refused() {
         for k in available() {
             let call = || (k.attend_rows.logits[0])(&tile, &[&query], 1.0, &mut [[0.0; BLOCK]]);
             assert!(std::panic::catch_unwind(call).is_err(), "{:?} {len} {stride} {tokens} {dims}", k.level);
+        }
+    }
+}
+
+#[test]
+fn every_level_caps_logits_as_tanh_and_to_the_same_bits() {
+    let steps = (-3000..=3000).map(|i| i as f32 * 0.004);
+    let small = (0..1500).map(|i| 10f32.powf(i as f32 * 0.025 - 37.0));
+    let mut numbers: Vec<f32> = steps.chain(small).collect();
+    numbers.extend([0.0, -0.0, 1e30, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN]);
+    numbers.resize(numbers.len().next_multiple_of(16), 1.0);
+    for cap in [f32::MIN_POSITIVE, 0.3, 1.0, 50.0, 1e6] {
+        let capped = |kernels: &attend::AttendKernels| {
+            let mut logits: Vec<f32> = numbers.iter().map(|x| x * cap).collect();
+            (kernels.soft_cap)(logits.as_chunks_mut().0, cap);
+            logits
+        };
+        let expected = capped(&attend::PORTABLE);
+        for kernels in available_attend() {
+            assert!(capped(kernels).iter().map(|x| x.to_bits()).eq(expected.iter().map(|x| x.to_bits())));
+        }
+        for (x, y) in numbers.iter().zip(expected) {
+            let exact = f64::from(x * cap / cap).tanh();
+            let allowed = exact.abs() * 2f64.powi(-21);
+            let off = (f64::from(y) / f64::from(cap) - exact).abs();
+            assert!(off <= allowed || x.is_nan() && y.is_nan() || y.is_subnormal(), "cap {cap}, {x}: {off:e} off");
         }
     }
 }
