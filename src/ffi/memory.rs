@@ -28,8 +28,10 @@
 //! (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that of the
 //! working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
 //! attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,
-//! end and trim write blocks on the thread that calls. The file is not encrypted and has default permissions: give it a private
-//! folder that is not backed up.
+//! end and trim write blocks on the thread that calls. On that thread the step in which the budget fills quantises the raw tokens
+//! of all layers, in about 0.5 ms for each MB of the budget, and the step in which the first blocks go to the file chooses the
+//! directions of sketches, in about 2 ms for each KV head of 128 dims. A prompt usually contains both steps. The file is
+//! not encrypted and has default permissions: give it a private folder that is not backed up.
 
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, Sized32, SizedOut};
