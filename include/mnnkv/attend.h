@@ -93,6 +93,9 @@ mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
 /// once, on any thread and in any order; the output is complete when all have returned. None waits for another. With steps of
 /// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows. Once all parts have
 /// returned, the host may append further tokens of the step, and call all parts again, for the rows of these.
+/// Turns of up to 16 rows multiply codes, with the rounding above; turns of more rows decode blocks to f32 first, without it. 64
+/// rows of a prompt in 4 turns of 16 took 0.64 to 0.75 of the time of one turn of 64 on an x86-64 CPU with AVX-512 VNNI; other CPUs
+/// may differ. With kv_memory_file turns of more rows read all blocks, turns of fewer only some.
 /// part: below parts, which are 1 to 64. A part that is given twice is refused until all have returned; then it is one of the
 /// next turn, and end finds too many rows.
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
