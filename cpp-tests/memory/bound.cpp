@@ -29,8 +29,17 @@
 
 namespace {
 
-// SmolLM2-135M, but fewer layers.
-const std::uint32_t layers = 8, kv_heads = 3, heads = 9, dims = 64, chunk = 256, longest = 8000;
+const std::uint32_t layers = 8, chunk = 256, longest = 8000, most_numbers = 4 * 256;
+/// Heads of the chats at hand.
+std::uint32_t kv_heads = 3, heads = 9, dims = 64;
+
+/// Those of SmolLM2-135M, and of Qwen2.5 and Gemma 3 with fewer query heads, in turn.
+void choose_heads(long turn) {
+    kv_heads = static_cast<std::uint32_t>(3 - turn % 3);
+    heads = kv_heads == 3 ? 9 : kv_heads == 2 ? 6 : 4;
+    dims = kv_heads == 3 ? 64 : kv_heads == 2 ? 128 : 256;
+}
+
 const double share = 0.03, rest = 2e6;
 
 void must(bool is_right, const char* what) {
@@ -128,7 +137,7 @@ private:
 
 /// Queries and output of a step, made before the baseline.
 struct Room {
-    Room() : queries(std::size_t(chunk) * heads * dims), output(queries.size()) {
+    Room() : queries(std::size_t(chunk) * most_numbers), output(queries.size()) {
         for (float& x : queries) {
             x = 4 * number();
         }
@@ -445,6 +454,7 @@ int main(int argc, char** argv) {
     for (long number = 0; number < count; ++number) {
         if (number % 10 == 0) {
             leave();
+            choose_heads(number / 10);
             for (int at = 0; at < 2; ++at) {
                 const std::string file =
                     one_in(2) ? folder + "/bound." + std::to_string(getpid()) + "." + std::to_string(at) : "";
