@@ -57,7 +57,7 @@ impl Chat {
         })
         .unwrap();
         let mut noise = Noise(1);
-        let (shape, mut work) = (Shape::new(dims).unwrap(), EncodeWork::default());
+        let (shape, mut work, mut block) = (Shape::new(dims).unwrap(), EncodeWork::default(), Block::default());
         // The same numbers in other memory for each block, so that it is made quickly.
         let rows: Vec<f32> = (0..attend::BLOCK * dims * 8).map(|_| noise.wide()).collect();
         let floats =
@@ -73,8 +73,8 @@ impl Chat {
                     v.copy_from_slice(&rows[from + 64..from + 64 + k.len()]);
                     Ok(())
                 };
-                let block = Block::encode(shape, kv_heads, &mut work, read).unwrap().unwrap();
-                blocks.push(block, (at * attend::BLOCK) as u32, u64::MAX).unwrap();
+                block.encode(shape, kv_heads, &mut work, read).unwrap().unwrap();
+                blocks.push(&block, (at * attend::BLOCK) as u32, u64::MAX).unwrap();
             }
             Layer {
                 blocks,
