@@ -104,7 +104,7 @@ TEST(Measured, IsAnythingButNaN) {
 TEST(SessionConfig, TakesAHostsOwnConfig) {
     // Foreign keys of every type are the host's. A switch that is false makes keys without effect intended.
     EXPECT_EQ(warnings_of(R"({"llm_model": "x", "backend_type": "cpu", "thread_num": 4, "nested": {"a": [1, {}]},
-                              "kv_h20_enable": 1, "kvcache": null, "precision": false, "kv_h2o": 3})"),
+                              "kv_heads": 1, "kvcache": null, "precision": false, "kv_h2o": 3})"),
               "");
     EXPECT_EQ(warnings_of(""), "");
     EXPECT_EQ(warnings_of("{}"), "");
