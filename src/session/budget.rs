@@ -29,7 +29,7 @@ const LEAST_WORKING: usize = if cfg!(test) { 1 } else { 512 << 10 };
 /// Working memory of attention is freed after each step where it takes more than this part of the budget.
 const WORKING_PART: u64 = 8;
 /// Bytes of lists and sketches that may be free in the heap before it returns them to the system.
-const FREE: usize = 1 << 20;
+const FREE: usize = 512 << 10;
 
 /// The tokens of a layer, and the bytes that one takes in the host's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
