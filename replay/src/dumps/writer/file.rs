@@ -21,11 +21,8 @@ fn failed(path: &Path, e: &io::Error) -> Error {
 }
 
 impl NewFile {
-    /// Begins a file and makes its folder.
-    pub(super) fn create(path: &Path, overwrite: bool) -> Result<NewFile> {
-        if !overwrite && path.symlink_metadata().is_ok() {
-            return Err(Error::new(path.display(), "exists; it is replaced only on request"));
-        }
+    /// Begins a file and makes its folder. A file with its name is replaced.
+    pub(super) fn create(path: &Path) -> Result<NewFile> {
         let folder = path.parent().unwrap_or(Path::new(""));
         fs::create_dir_all(folder).map_err(|e| failed(folder, &e))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -63,8 +60,8 @@ impl Drop for NewFile {
 }
 
 /// Writes a file as a whole.
-pub(super) fn put(path: &Path, bytes: &[u8], overwrite: bool, written: &mut Written) -> Result<()> {
-    let mut file = NewFile::create(path, overwrite)?;
+pub(super) fn put(path: &Path, bytes: &[u8], written: &mut Written) -> Result<()> {
+    let mut file = NewFile::create(path)?;
     file.write(bytes)?;
     file.finish(written)
 }

@@ -115,7 +115,7 @@ fn entry(
     if let Some(scale) = info.attention_scale {
         meta["attention_scale"] = scale.into();
     }
-    let put = |file: &str, words: &[u8], written: &mut Written| file::put(&folder.join(file), words, true, written);
+    let put = |file: &str, words: &[u8], written: &mut Written| file::put(&folder.join(file), words, written);
     let row = info.head_dim * info.dtype.bytes();
     for (file, words) in [(&k_file, &layer.key), (&v_file, &layer.value)] {
         put(file, &by_token(words, info.kv_heads, tokens.clone(), (row, row)), written)?;

@@ -128,13 +128,13 @@ fn write_runs(
             written.findings.push(Finding::new("scale", format!("run {:?}", first.run), text));
         }
         if options.format == Format::Safetensors {
-            safetensors::write(dump, run, root, options, &mut written, done)?;
+            safetensors::write(dump, run, root, &mut written, done)?;
             continue;
         }
         for index in run {
             let layer = dump.load(*index)?;
             match options.format {
-                Format::Flat => flat::write(&layer, root, options, &mut written)?,
+                Format::Flat => flat::write(&layer, root, &mut written)?,
                 _ => folder::write(&layer, root, options, &mut written)?,
             }
             done(2 * layer.info.key_bytes() as u64);

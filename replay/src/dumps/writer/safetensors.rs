@@ -1,7 +1,7 @@
 //! safetensors.
 
 use super::file::NewFile;
-use super::{Dump, Error, Layer, Options, Result, Written, check, ends_with_layer, exact_words, file_name};
+use super::{Dump, Error, Layer, Result, Written, check, ends_with_layer, exact_words, file_name};
 use mnnkv::dtype::Dtype;
 use mnnkv_model::safetensors::{FileDtype, NewTensor, header};
 use std::path::Path;
@@ -12,7 +12,6 @@ pub(super) fn write(
     dump: &Dump,
     indices: &[usize],
     root: &Path,
-    options: &Options,
     written: &mut Written,
     done: &mut dyn FnMut(u64),
 ) -> Result<()> {
@@ -41,7 +40,7 @@ pub(super) fn write(
         shape,
         bytes: *bytes,
     }));
-    let mut file = NewFile::create(&path, options.overwrite)?;
+    let mut file = NewFile::create(&path)?;
     file.write(&header.map_err(|e| Error::new(path.display(), e.message()))?)?;
     for index in indices {
         let layer = dump.load(*index)?;
