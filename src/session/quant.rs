@@ -5,21 +5,21 @@
 //! share the blocks, and nobody changes them. Nothing here fails a step: where memory or a codec fails, tokens stay raw, and
 //! a counter tells.
 
+mod encoding;
 mod saved;
 
+pub(super) use encoding::Encoding;
 pub(super) use saved::SavedQuant;
 
 use super::budget::{Kept, Share};
-
 use super::config::{Config, QuantRules};
 use super::eviction::Eviction;
 use super::layer::CacheLengths;
 use super::offload::Offload;
 use super::pins::Pins;
 use super::{Session, find};
-use crate::attend::{self, BLOCK, Block, Blocks, EncodeWork, Found, Round, Shape, Source, Step, Tokens, Unfit, Work};
-use crate::dtype::convert::{Endian, widen};
-use crate::layout::{self, Cache, CacheRef, Kind, Pair, Rows};
+use crate::attend::{self, BLOCK, Blocks, Found, Round, Shape, Source, Step, Tokens, Unfit, Work};
+use crate::layout::{Cache, CacheRef, Kind, Pair, Rows};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
 use crate::sys::storage::Storage;
@@ -126,41 +126,6 @@ pub(super) struct Quant {
     is_short: bool,
     counts: QuantStats,
     pub(super) kept: Kept,
-}
-
-/// Working memory that the layers of a session share.
-#[derive(Default)]
-pub(super) struct Encoding {
-    work: EncodeWork,
-    block: Block,
-    /// Rows of K and V of a block, `[head][token][dim]` as they are in the cache.
-    key: Vec<u8>,
-    value: Vec<u8>,
-}
-
-impl Encoding {
-    /// Bytes of memory.
-    pub(super) fn bytes(&self) -> usize {
-        self.work.bytes() + self.block.bytes() + self.key.capacity() + self.value.capacity()
-    }
-
-    /// Encodes the block of tokens from `first` on.
-    fn encode(&mut self, shape: Shape, cache: &CacheRef<'_>, first: u32) -> Result<std::result::Result<&Block, Unfit>> {
-        let (layout, rows, Encoding { work, block, key, value }) = (cache.layout, cache.layout.rows(), self);
-        let (Kind::Float(key_type), Kind::Float(value_type)) = (rows.key, rows.value) else {
-            bail!(Internal, "blocks of {rows}");
-        };
-        memory::resize(key, rows.key_bytes(BLOCK))?;
-        memory::resize(value, rows.value_bytes(BLOCK))?;
-        layout::gather(cache, layout.range(first, BLOCK as u32)?, key, value)?;
-        let (key_head, value_head) = (key.len() / rows.heads, value.len() / rows.heads);
-        let fit = block.encode(shape, rows.heads, work, |head, keys, values| {
-            widen(key_type, Endian::Native, &key[head * key_head..][..key_head], keys);
-            widen(value_type, Endian::Native, &value[head * value_head..][..value_head], values);
-            Ok(())
-        })?;
-        Ok(fit.map(|()| &*block))
-    }
 }
 
 /// What encoding leaves in the cache.
