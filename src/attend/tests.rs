@@ -9,6 +9,7 @@ use crate::arch::attend::encode::ValueScales;
 use crate::arch::attend::{Line, Running, Scratch, finish, sums_len};
 use crate::common::Noise;
 use crate::dtype::Dtype;
+use crate::host::packing::flash;
 use crate::layout::{CacheRef, Layout, Spec, scatter};
 use crate::status::Status;
 use crate::sys::memory::shortage;
@@ -304,21 +305,9 @@ fn chat(
     (sink, blocks, recent, rows): (usize, usize, usize, usize),
     noise: &mut Noise,
 ) -> Chat {
-    let spec = Spec {
-        key: dtype.into(),
-        value: dtype.into(),
-        kv_heads: KV_HEADS as u32,
-        head_dim: dims as u32,
-        l_pack: packs[0],
-        h_pack: packs[1],
-        int8: Default::default(),
-        flash_block: packs[2],
-        max_tokens: (sink + recent + 5) as u32,
-        key_head_stride: 0,
-        value_head_stride: 0,
-        key_token_stride: 0,
-        value_token_stride: 0,
-    };
+    let ([l_pack, h_pack, flash_block], max_tokens) = (packs, (sink + recent + 5) as u32);
+    let common = flash(KV_HEADS as u32, dims as u32, h_pack, max_tokens);
+    let spec = Spec { key: dtype.into(), value: dtype.into(), l_pack, flash_block, ..common };
     let layout = Layout::new(&spec).unwrap();
     let shape = Shape::new(dims).unwrap();
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);

@@ -50,8 +50,8 @@ fn convert(plane: &Plane, kind: Kind, packed: &[u8], range: TokenRange, panels: 
     let halves = |start: usize, numbers: &mut [f32]| {
         widen(Dtype::F16, Endian::Native, &packed[2 * start..][..2 * numbers.len()], numbers);
     };
+    let is_half = kind == Kind::Float(Dtype::F16);
     for span in plane.spans(range) {
-        let is_half = kind == Kind::Float(Dtype::F16);
         if is_half && block <= RUN {
             halves(span.base, &mut numbers[..block.min(packed.len() / 2 - span.base)]);
             plane.tiles(span, |tile| panels.put(&Tile { start: tile.start - span.base, ..tile }, &numbers, |x| x));
@@ -160,7 +160,8 @@ fn run<T: Copy>(to: &mut [f32], from: &[T], number: &impl Fn(T) -> f32) {
 mod tests {
     use super::*;
     use crate::common::Noise;
-    use crate::layout::{Int8Unit, Layout, Spec};
+    use crate::host::packing::flash;
+    use crate::layout::{Layout, Spec};
 
     /// The places are those of the formula of `plane`, the numbers those of another library.
     #[test]
@@ -169,22 +170,8 @@ mod tests {
         let packs = [[1, 1, 1], [1, 8, 64], [1, 16, 16], [4, 8, 64], [2, 64, 64], [1, 1, 256], [300, 1, 1], [1, 4, 1]];
         for (packs, head_dim) in packs.into_iter().flat_map(|packs| [8, 72, 264].map(|dims| (packs, dims))) {
             for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32] {
-                let ([l_pack, h_pack, flash_block], kind, max_tokens) = (packs, Kind::Float(dtype), 200);
-                let spec = Spec {
-                    key: kind,
-                    value: kind,
-                    kv_heads: 2,
-                    head_dim,
-                    l_pack,
-                    h_pack,
-                    int8: Int8Unit::default(),
-                    flash_block,
-                    max_tokens,
-                    key_head_stride: 0,
-                    value_head_stride: 0,
-                    key_token_stride: 0,
-                    value_token_stride: 0,
-                };
+                let ([l_pack, h_pack, flash_block], kind) = (packs, Kind::Float(dtype));
+                let spec = Spec { key: kind, value: kind, l_pack, flash_block, ..flash(2, head_dim, h_pack, 200) };
                 let layout = Layout::new(&spec).unwrap();
                 let (key, value) = layout.head_bytes();
                 let [key, value] =

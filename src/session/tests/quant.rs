@@ -8,6 +8,7 @@ use crate::attend::{Mask, Queries, Step};
 use crate::common::Random;
 use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, narrow, rounded};
+use crate::host::packing::flash;
 use crate::layout::{Cache, CacheRef, Layout, Pair, Spec, scatter};
 use crate::session::compact_file;
 use crate::session::tests::file::{Disk, FASTEST};
@@ -62,21 +63,9 @@ fn layout(dtype: Dtype, packs: [u32; 3], max_tokens: u32) -> Layout {
 }
 
 fn spec(dtype: Dtype, packs: [u32; 3], max_tokens: u32) -> Spec {
-    Spec {
-        key: dtype.into(),
-        value: dtype.into(),
-        kv_heads: KV_HEADS as u32,
-        head_dim: DIMS as u32,
-        l_pack: packs[0],
-        h_pack: packs[1],
-        int8: Default::default(),
-        flash_block: packs[2],
-        max_tokens,
-        key_head_stride: 0,
-        value_head_stride: 0,
-        key_token_stride: 0,
-        value_token_stride: 0,
-    }
+    let [l_pack, h_pack, flash_block] = packs;
+    let common = flash(KV_HEADS as u32, DIMS as u32, h_pack, max_tokens);
+    Spec { key: dtype.into(), value: dtype.into(), l_pack, flash_block, ..common }
 }
 
 const PACKS: [[u32; 3]; 3] = [[1, 8, 64], [8, 4, 64], [1, 1, 1]];
