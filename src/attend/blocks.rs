@@ -197,9 +197,10 @@ impl Blocks {
         let mut cells = Vec::new();
         memory::reserve(&mut cells, block.heads().len())?;
         for codes in block.heads() {
-            let here = match codes.is_there() {
-                true => Some(Here { slot: 0, wide: memory::copied(codes.parts(self.shape).1)? }),
-                false => None,
+            let here = if codes.is_there() {
+                Some(Here { slot: 0, wide: memory::copied(codes.parts(self.shape).1)? })
+            } else {
+                None
             };
             memory::push(&mut cells, Cell { here, offloaded: None, score: 1.0 })?;
         }

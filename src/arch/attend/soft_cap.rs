@@ -1,4 +1,4 @@
-//! The soft cap of logits, of arithmetic alone: compilers vectorise it, and its results are the same to the bit everywhere.
+//! The soft cap of logits, by arithmetic that compilers vectorise: results are the same to the bit on every CPU.
 
 use super::LANES;
 
