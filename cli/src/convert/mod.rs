@@ -12,7 +12,7 @@ mod tests;
 use crate::bytes;
 use crate::dtype;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{self, Output};
 use checkpoint::Checkpoint;
 use clap::Args;
 use mnnkv_model::compressor::Weights;
@@ -63,6 +63,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
+    output::refuse_inputs([&arguments.output], [&arguments.input])?;
     let mut checkpoint = Checkpoint::open(&arguments.input)?;
     let (weights, ignored) = select::weights(&mut checkpoint, arguments)?;
     weights.to_file(&arguments.output)?;

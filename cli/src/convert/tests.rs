@@ -402,3 +402,14 @@ fn missing_storages_of_a_legacy_file_are_refused() {
     big[flag] = 0x89;
     refused(folder.convert_bytes(&big, ""), &["the byte order is not little"]);
 }
+
+#[test]
+fn a_checkpoint_is_never_replaced_by_its_conversion() {
+    let folder = Folder::new("input");
+    let input = folder.0.join("out.pth");
+    fs::copy(golden("pth/compressor.pth"), &input).unwrap();
+    let words = ["convert-compressor", "--input", input.to_str().unwrap(), "--output", input.to_str().unwrap()];
+    let Err(failure) = run(&Command::parse_from(words).arguments) else { panic!("the input was replaced") };
+    assert!(failure.0.ends_with("out.pth is an input; another file expected for the output"), "{}", failure.0);
+    assert!(fs::read(&input).unwrap() == fs::read(golden("pth/compressor.pth")).unwrap());
+}
