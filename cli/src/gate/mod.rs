@@ -30,7 +30,7 @@ mod verdict;
 
 use crate::failure::Failure;
 use crate::input;
-use crate::output::{Output, visible, write_files};
+use crate::output::{Output, refuse_inputs, visible, write_files};
 use cells::Column;
 use clap::Args;
 use clap::error::ErrorKind;
@@ -64,7 +64,8 @@ pub struct Arguments {
     /// Files and folders
     results: Vec<PathBuf>,
     /// Compare two perplexities
-    #[arg(long, num_args = 2, value_names = ["BASELINE", "CANDIDATE"], conflicts_with_all = ["results", "manifest"])]
+    #[arg(long, num_args = 2, value_names = ["BASELINE", "CANDIDATE"], conflicts_with_all = ["results", "manifest", "upper_json",
+        "online_json", "baseline_results", "history"])]
     ppl: Vec<PathBuf>,
     /// Judge the cases of a TOML file
     #[arg(long, value_name = "FILE", conflicts_with = "results")]
@@ -110,7 +111,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
-    let mut files = Vec::new();
+    let mut files = Files::default();
     let cases = match (&arguments.ppl[..], &arguments.manifest) {
         ([baseline, candidate], _) => vec![perplexity(arguments, baseline, candidate)?],
         (_, Some(path)) => suite(arguments, toml::manifest(path)?, &mut files)?,
@@ -129,13 +130,13 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
             [case] if arguments.manifest.is_none() => case.page.clone(),
             cases => summary::markdown(cases, json.as_deref()),
         };
-        files.push((path.clone(), page));
+        files.outputs.push((path.clone(), page));
     }
     if let Some(path) = &arguments.summary {
-        files.push((path.clone(), format!("{object:#}\n")));
+        files.outputs.push((path.clone(), format!("{object:#}\n")));
     }
     arguments.refuse_inputs(&files)?;
-    write_files(files.iter().map(|(path, text)| (path.as_path(), text.as_str())))?;
+    write_files(files.outputs.iter().chain(&files.history).map(|(path, text)| (path.as_path(), text.as_str())))?;
     let clean = cases.iter().all(Case::passed);
     Ok(Output { text: text(&cases), json: object, clean })
 }
@@ -154,23 +155,11 @@ impl Arguments {
     }
 
     /// An output must not take the place of an input; the history is both.
-    fn refuse_inputs(&self, files: &[Pending]) -> Result<(), Failure> {
-        let real = |path: &Path| std::fs::canonicalize(path).ok();
-        let lists = [&self.results, &self.ppl, &self.baseline_results];
-        let named = [&self.manifest, &self.thresholds, &self.upper_json, &self.online_json].into_iter().flatten();
-        let inputs: Vec<_> = lists.into_iter().flatten().chain(named).filter_map(|path| real(path)).collect();
-        let appended = |path: &PathBuf| self.history_append && self.history.as_ref() == Some(path);
-        let history = self.history.as_deref().and_then(real);
-        let mut appends = 0;
-        for (path, _) in files {
-            appends += usize::from(appended(path));
-            let is_input = real(path).is_some_and(|path| inputs.contains(&path));
-            let is_history = !appended(path) && real(path).is_some() && real(path) == history;
-            if is_input || is_history || appends > 1 {
-                return Err(Failure(format!("{} is an input; another file expected for the output", path.display())));
-            }
-        }
-        Ok(())
+    fn refuse_inputs(&self, files: &Files) -> Result<(), Failure> {
+        let named = [&self.manifest, &self.thresholds].into_iter().flatten().chain(&self.ppl);
+        let inputs = || files.inputs.iter().chain(named.clone());
+        refuse_inputs(files.outputs.iter().map(|(path, _)| path), inputs().chain(&self.history))?;
+        refuse_inputs(files.history.iter().map(|(path, _)| path), inputs())
     }
 }
 
@@ -205,16 +194,28 @@ fn perplexity(arguments: &Arguments, baseline: &Path, candidate: &Path) -> Resul
 /// A file to write.
 type Pending = (PathBuf, String);
 
+/// What a call reads and writes.
+#[derive(Default)]
+struct Files {
+    /// Results that were read, without links.
+    inputs: Vec<PathBuf>,
+    outputs: Vec<Pending>,
+    /// With one run more.
+    history: Option<Pending>,
+}
+
 /// The decode speed without compression.
 fn baseline(
     arguments: &Arguments,
     limits: &mut Thresholds,
     key: &str,
     warnings: &mut Vec<String>,
+    files: &mut Files,
 ) -> Result<Option<f64>, Failure> {
     if !arguments.baseline_results.is_empty() {
         let entry = Entry { results: arguments.baseline_results.clone(), ..Entry::default() };
-        let inputs = read::inputs(&entry, arguments.faithful)?;
+        let mut inputs = read::inputs(&entry, arguments.faithful)?;
+        files.inputs.append(&mut inputs.files);
         if let Some(row) = inputs.rows.iter().find(|row| row.key != key && !row.key.is_empty() && !key.is_empty()) {
             warnings.push(format!("{}: the baseline is of {:?}, the run of {key:?}", row.place, row.key));
         }
@@ -295,12 +296,13 @@ fn judge(entry: &Entry, run: &Runtime) -> Vec<Case> {
     cases
 }
 
-/// Judges all cases. `files` receives their summaries and the history.
-fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Vec<Pending>) -> Result<Vec<Case>, Failure> {
+/// Judges all cases. `files` receives what they read, their summaries and the history.
+fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Files) -> Result<Vec<Case>, Failure> {
     let faithful = arguments.faithful;
     let mut read_cases = Vec::new();
     for entry in &manifest.cases {
-        let inputs = read::inputs(entry, faithful)?;
+        let mut inputs = read::inputs(entry, faithful)?;
+        files.inputs.append(&mut inputs.files);
         let kinds = usize::from(!inputs.rows.is_empty()) + inputs.demos.len();
         if arguments.manifest.is_some() && (inputs.is_empty() || kinds > 1) {
             let found = if kinds > 1 { "several" } else { "none" };
@@ -324,17 +326,17 @@ fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Vec<Pending>) ->
         let key = arguments.history_key.clone().unwrap_or_else(of_rows);
         let baseline = match batch {
             Some(batch) => same_batch(batch, &mut limits, faithful)?,
-            None => baseline(arguments, &mut limits, &key, &mut warnings)?,
+            None => baseline(arguments, &mut limits, &key, &mut warnings, files)?,
         };
         let run = Runtime { inputs, limits: &limits, baseline, faithful };
         let mut judged = judge(entry, &run);
         if let Some(case) = judged.first_mut() {
             case.verdict.warnings.splice(0..0, warnings);
-            files.extend(added(arguments, &run, &key, case.passed())?);
+            files.history = added(arguments, &run, &key, case.passed())?;
         }
         if let (Some(manifest), false) = (&arguments.manifest, entry.summary.is_empty()) {
             let path = manifest.with_file_name(&entry.summary);
-            files.extend(judged.iter().map(|case| (path.clone(), case.page.clone())));
+            files.outputs.extend(judged.iter().map(|case| (path.clone(), case.page.clone())));
         }
         cases.extend(judged);
     }
@@ -348,7 +350,9 @@ fn added(arguments: &Arguments, run: &Runtime, key: &str, passed: bool) -> Resul
     let speed = run.speed(run.limits.word("decode-gate-aggregation")).filter(|speed| *speed > 0.0);
     let Some(decode_tps) = speed.filter(|_| run.faithful || (passed && !compressed)) else { return Ok(None) };
     let entry = history::Entry { key: key.to_owned(), decode_tps, passed, compressed };
-    Ok(Some((path.to_owned(), history::with(path, &entry)?)))
+    // A link to a history stays one.
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    Ok(Some((real, history::with(path, &entry)?)))
 }
 
 fn text(cases: &[Case]) -> String {

@@ -19,6 +19,8 @@ const MAX_DEPTH: usize = 16;
 /// The content of all inputs.
 #[derive(Default)]
 pub struct Inputs {
+    /// Where these were read, without links. Reports of former calls, which say nothing, are none of them.
+    pub files: Vec<PathBuf>,
     pub rows: Vec<Row>,
     pub upper: Option<Offline>,
     pub online: Option<Offline>,
@@ -50,11 +52,19 @@ pub fn inputs(case: &Entry, faithful: bool) -> Result<Inputs, String> {
             files.push(path.clone())
         }
         for file in files {
-            if seen.insert(fs::canonicalize(&file).unwrap_or_else(|_| file.clone())) {
+            let real = fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
+            if seen.insert(real.clone()) {
+                let before = inputs.amount();
                 inputs.read(&file, inside, faithful)?;
+                if inputs.amount() > before || !inside || has_extension(&file, &["log"]) {
+                    inputs.files.push(real);
+                }
             }
         }
     }
+    inputs.files.extend(
+        [&case.upper_json, &case.online_json].into_iter().flatten().filter_map(|path| fs::canonicalize(path).ok()),
+    );
     let named = |path: &Option<PathBuf>| path.as_deref().map(offline_file).transpose();
     inputs.upper = named(&case.upper_json)?.or(inputs.upper);
     inputs.online = named(&case.online_json)?.or(inputs.online);
@@ -86,6 +96,12 @@ fn has_extension(path: &Path, extensions: &[&str]) -> bool {
 impl Inputs {
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.demos.is_empty() && !self.has_offline()
+    }
+
+    /// Rows, reports, results and lines that were read.
+    fn amount(&self) -> usize {
+        let offline = usize::from(self.upper.is_some()) + usize::from(self.online.is_some());
+        self.rows.len() + self.demos.len() + self.evaluations.len() + self.bad_lines.len() + offline
     }
 
     pub fn has_offline(&self) -> bool {

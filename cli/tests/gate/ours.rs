@@ -2,6 +2,7 @@
 
 use super::Folder;
 use serde_json::{Value, json};
+use std::fs;
 
 /// Lossless ratios of the front and of the deep layers of a real chat, by the reference's evaluator.
 const FRONT: f64 = 1.3853995555726883;
@@ -198,6 +199,7 @@ pub fn perplexity(mean: f64, text: &str) -> Value {
 fn perplexity_is_compared_on_equal_texts_only() {
     let folder = Folder::new("ppl");
     let words = ["--ppl", "a.json", "b.json"];
+    assert!(folder.error(2, &[&words[..], &["--history", "h.jsonl"]].concat()).contains("cannot be used with"));
     folder.write("a.json", &perplexity(-2.0, "wiki").to_string());
     folder.write("b.json", &perplexity(-2.04, "wiki").to_string());
     // e^0.04 - 1 = 0.0408
@@ -288,12 +290,26 @@ fn an_input_is_never_replaced() {
     let table = bench("h2o_lossless", "1.4");
     folder.write("in.md", &table);
     folder.write("history", "");
-    for words in [&["in.md", "--markdown", "./in.md"][..], &["in.md", "--history", "history", "--summary", "history"]] {
+    fs::create_dir(folder.0.join("results")).unwrap();
+    folder.write("results/run.md", &table);
+    folder.write("suite.toml", "[[case]]\nname = \"a\"\nresults = [\"results\"]\nsummary = \"results/run.md\"\n");
+    for words in [
+        &["in.md", "--markdown", "./in.md"][..],
+        &["in.md", "--history", "history", "--summary", "history"],
+        &["results", "--markdown", "results/run.md"],
+        &["in.md", "--baseline-results", "results", "--markdown", "results/run.md"],
+        &["--manifest", "suite.toml"],
+    ] {
         let output = folder.gate(words);
         let error = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.code() == Some(3) && error.contains("is an input"), "{words:?}: {error}");
     }
-    assert_eq!((folder.read("in.md"), folder.read("history")), (table, String::new()));
+    assert_eq!((folder.read("in.md"), folder.read("results/run.md")), (table.clone(), table));
+    assert_eq!(folder.read("history"), "");
+    // Reports of former calls are no inputs.
+    for _ in 0..2 {
+        folder.json(0, &["results", "--summary", "results/summary.json", "--markdown", "results/summary.md"]);
+    }
 }
 
 #[test]
