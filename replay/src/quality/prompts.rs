@@ -4,6 +4,7 @@ use super::chat::Chat;
 use crate::error::{Error, Result};
 use crate::llama::{Model, Shape};
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -145,7 +146,7 @@ impl Prompts {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             let path = entry.path();
-            if path.extension().is_some_and(|ending| ending == ENDING || ending == UNFINISHED) {
+            if is_of_cache(&entry.file_name()) {
                 // Another run may have removed it.
                 let Ok(metadata) = entry.metadata() else { continue };
                 files.push((metadata.modified()?, metadata.len(), path));
@@ -164,6 +165,15 @@ impl Prompts {
         }
         Ok(total + bytes <= self.most)
     }
+}
+
+/// Whether a file has a name that `Prompts` gives: a checksum in hexadecimal digits, then the ending.
+fn is_of_cache(name: &OsStr) -> bool {
+    let parts = name.to_str().and_then(|name| name.split_once('.'));
+    parts.is_some_and(|(sum, ending)| {
+        let digits = sum.len() == 32 && sum.bytes().all(|digit| digit.is_ascii_hexdigit());
+        digits && (ending == ENDING || ending.ends_with(UNFINISHED))
+    })
 }
 
 fn write(path: &Path, prompt: &Prompt) -> std::io::Result<()> {
@@ -208,11 +218,14 @@ mod tests {
         assert!(first.find(&shape, &[0; 5]).unwrap().parts().eq(prompt.parts()));
         assert_eq!(found(&Prompts::new(&folder, most, 8).unwrap()), [false; 3], "of another model");
 
-        // The second of a later run is used, so the first gives way.
+        // The second of a later run is used, so the first gives way. A file of the user stays, and takes no room.
+        let foreign = folder.join("system.prompt");
+        fs::write(&foreign, vec![0; prompt.bytes() as usize]).unwrap();
         let later = Prompts::new(&folder, most, 7).unwrap();
         assert!(later.find(&shape, &[1; 5]).is_some());
         later.keep(&[2; 5], &prompt).unwrap();
         assert_eq!(found(&later), [false, true, true]);
+        assert!(foreign.exists());
 
         let path = later.path(&[1; 5]);
         let mut bytes = fs::read(&path).unwrap();
