@@ -78,9 +78,6 @@ fn method(text: &str) -> Result<Method, String> {
         return Ok(method.clone());
     }
     let (name, keys) = evaluate::named_keys(text, known.iter().map(|method| &method.name))?;
-    if known.iter().any(|method| method.name == name) {
-        return Err(format!("{name} is a method with keys of its own; another name expected"));
-    }
     Ok(Method { name: name.into(), keys })
 }
 

@@ -119,6 +119,9 @@ fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
         (&["--efforts", "10"], 2, "1 to 9"),
         (&["--rotation", "half"], 2, "half:THETA"),
         (&["--policy", "best"], 2, "norm_sum"),
+        (&["--policy", "ema={}"], 2, "ema is built in with keys of its own"),
+        (&["--policy", "ema", "--policy", "ema"], 3, "--policy ema comes twice"),
+        (&["--reference", "--output", "new.json", "--run", "x"], 2, "cannot be used with '--run <NAME>'"),
         (&["--policy", r#"a={"kv_h2o_block_tokens":8}"#], 2, "--block-tokens"),
         (&["--policy", r#"a={"kv_h2o_sink_token":8}"#], 2, "kv_h2o_sink_token"),
         (&["--run", "x"], 3, "the runs are kv"),
@@ -131,9 +134,11 @@ fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
     }
     let word = format!("{dumps}/l0_k_h2_t1088_d64.f16");
     let before = fs::read(&word).unwrap();
-    let failed = run(&[&dumps, "--overwrite", "--output", &word]);
-    assert!(failed.status.code() == Some(3) && text(&failed.stderr).contains("is a file of the dump"));
-    assert!(fs::read(&word).unwrap() == before);
+    for reference in [&[][..], &["--reference"]] {
+        let failed = run(&[&[dumps.as_str(), "--overwrite", "--output", word.as_str()], reference].concat());
+        assert!(failed.status.code() == Some(3) && text(&failed.stderr).contains("is a file of the dump"));
+        assert!(fs::read(&word).unwrap() == before);
+    }
     let config = folder.0.join("config.json");
     fs::write(&config, "{}").unwrap();
     let config = config.to_str().unwrap();

@@ -112,7 +112,7 @@ fn a_mistake_in_a_file_is_named_by_its_place() {
         (&["--tasks", &far, "--method", "no"], "one of \"whole cache\","),
         (&["--tasks", &far, "--method", "x={\"cache\":\"fp4\"}"], "x: key \"cache\": is \"fp4\"; one of"),
         (&["--tasks", &far, "--method", "x={\"rotation\":1}"], "x: key \"rotation\": is 1; true or false expected"),
-        (&["--tasks", &far, "--method", "k8v4={}"], "k8v4 is a method with keys of its own"),
+        (&["--tasks", &far, "--method", "k8v4={}"], "k8v4 is built in with keys of its own"),
         (&["--tasks", &far, "--method", "x={}", "--method", "x={}"], "--method x comes twice"),
         (&["--tasks", &fits, "--generate", "801"], "--generate is 801; a has 100 tokens before"),
     ] {

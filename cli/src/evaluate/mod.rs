@@ -105,6 +105,9 @@ pub struct Arguments {
 static STOP: AtomicBool = AtomicBool::new(false);
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
+    if let Some(path) = arguments.output.as_ref().filter(|path| is_of_dump(path, &arguments.dumps)) {
+        return Err(Failure(format!("{} is a file of the dump; another output expected", path.display())));
+    }
     if let (true, Some(output)) = (arguments.reference.reference, &arguments.output) {
         let threads = usize::from(arguments.threads.unwrap_or(0));
         return reference::run(&arguments.reference, &arguments.dumps, output, arguments.overwrite, threads);
@@ -112,8 +115,10 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     if let Some(path) = &arguments.output {
         output::refuse_existing(path, arguments.overwrite)?;
         output::refuse_inputs([path], &arguments.config)?;
-        if is_of_dump(path, &arguments.dumps) {
-            return Err(Failure(format!("{} is a file of the dump; another output expected", path.display())));
+    }
+    for (at, policy) in arguments.policies.iter().enumerate() {
+        if arguments.policies[..at].iter().any(|other| other.name == policy.name) {
+            return Err(Failure(format!("--policy {} comes twice", policy.name)));
         }
     }
     let mut dump = Dump::open(&arguments.dumps).map_err(|e| e.to_string())?;
@@ -183,6 +188,17 @@ fn choose_runs(dump: &mut Dump, run: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A list without what is in it already.
+fn distinct<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut kept = Vec::new();
+    list.iter().for_each(|item| {
+        if !kept.contains(item) {
+            kept.push(*item);
+        }
+    });
+    kept
+}
+
 impl Arguments {
     fn request(&self, session: &SessionKeys) -> Request {
         let zones = Zones::of(&session.lossless);
@@ -192,13 +208,13 @@ impl Arguments {
         };
         let codec = || codec::Request {
             encodings: options::encodings(&self.formats, &self.efforts, &self.rotation),
-            cuts: self.cuts.iter().map(cut).collect(),
+            cuts: distinct(&self.cuts).iter().map(cut).collect(),
             per_head: !self.no_heads,
         };
         let eviction = || eviction::Request {
             policies: self.policies(session),
-            ratios: self.ratios.clone(),
-            block_tokens: self.block_tokens.clone(),
+            ratios: distinct(&self.ratios),
+            block_tokens: distinct(&self.block_tokens),
             base: session.keys.clone(),
             prompt_tokens: self.prompt,
             scale: self.scale,
@@ -213,8 +229,8 @@ impl Arguments {
                 recent_tokens: session.eviction.recent_tokens,
                 zones,
             },
-            ratios: self.ratios.clone(),
-            block_tokens: self.block_tokens.clone(),
+            ratios: distinct(&self.ratios),
+            block_tokens: distinct(&self.block_tokens),
         }
     }
 

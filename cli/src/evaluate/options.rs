@@ -99,12 +99,16 @@ pub fn assignment(text: &str) -> Result<(String, Value), String> {
     Ok((key.into(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
 }
 
-/// Parses `NAME={...}`, which may stand for one of the `known` names.
+/// Parses `NAME={...}`, in which NAME is none of the `known` names.
 pub fn named_keys<'a, 'b>(text: &'a str, known: impl Iterator<Item = &'b String>) -> Result<(&'a str, Keys), String> {
+    let known: Vec<_> = known.collect();
     let Some((name, keys)) = text.split_once('=') else {
-        let names: Vec<String> = known.map(|name| format!("{name:?}")).collect();
+        let names: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
         return Err(format!("one of {} or NAME={{...}} expected", names.join(", ")));
     };
+    if known.iter().any(|known| *known == name) {
+        return Err(format!("{name} is built in with keys of its own; another name expected"));
+    }
     let keys = serde_json::from_str(keys).map_err(|e| format!("the keys of {name} are not a JSON object: {e}"))?;
     Ok((name, keys))
 }
@@ -144,23 +148,20 @@ fn is_ours(key: &str) -> bool {
 /// Every combination of formats, efforts and hints that differs; v1 takes no hint, lanes take neither.
 pub fn encodings(formats: &[FormatName], efforts: &[Effort], hints: &[Option<Hint>]) -> Vec<Encoding> {
     let mut encodings = Vec::new();
-    for format in formats {
-        for &effort in efforts {
-            let mut add = |format, rotation| {
-                let encoding = Encoding { format, effort, rotation };
-                if !encodings.contains(&encoding) {
-                    encodings.push(encoding);
-                }
-            };
-            match format {
-                FormatName::V1 => add(Format::V1, None),
-                FormatName::V2 => hints.iter().for_each(|hint| add(Format::V2, *hint)),
-                FormatName::Lanes => {}
-            }
+    let mut add = |format, effort, rotation| {
+        let encoding = Encoding { format, effort, rotation };
+        if !encodings.contains(&encoding) {
+            encodings.push(encoding);
         }
-        if *format == FormatName::Lanes {
+    };
+    for format in formats {
+        match format {
+            FormatName::V1 => efforts.iter().for_each(|&effort| add(Format::V1, effort, None)),
+            FormatName::V2 => {
+                efforts.iter().for_each(|&effort| hints.iter().for_each(|&hint| add(Format::V2, effort, hint)))
+            }
             // It has no efforts.
-            encodings.push(Encoding { format: Format::Lanes, effort: Effort::DEFAULT, rotation: None });
+            FormatName::Lanes => add(Format::Lanes, Effort::DEFAULT, None),
         }
     }
     encodings
