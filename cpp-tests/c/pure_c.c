@@ -185,7 +185,7 @@ static void attention(const mnnkv_cache* cache, uint32_t queries) {
 /* The example of mnnkv.h; a test keeps the two the same. */
 /* [example] */
 // Tokens of one layer and step, of a host that attends itself (options.attends = 0). append writes K and V at kv_len.
-static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, uint32_t tokens) {
+static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, uint32_t heads, uint32_t tokens) {
     mnnkv_status status = mnnkv_session_begin(session, layer, cache);
     if (status != MNNKV_OK) {
         return status;
@@ -197,7 +197,7 @@ static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* ca
 }
 /* [example] */
 static void session_step(mnnkv_session* session, mnnkv_cache* cache, uint32_t count) {
-    check("step", step(session, 0, cache, count));
+    check("step", step(session, 0, cache, heads, count));
 }
 
 static void run_a_session(const mnnkv_layout* layout) {

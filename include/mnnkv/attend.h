@@ -22,21 +22,26 @@ extern "C" {
 //   mnnkv_session_begin(session, layer, &cache);           // kv_len becomes the number of raw tokens
 //   ...                                                    // the host appends K and V at kv_len, as ever
 //   cache.kv_len += rows;
+//   mnnkv_session_attends(session, layer, &attends);       // memory.h; 0: the host attends itself, in place of the next line
 //   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
 //   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
 //
-// With kv_quant every token is attended to; with a budget see memory.h. No scores are needed. After begin the buffers
-// need room for kv_quant_sink_tokens, 95 and the step's tokens, and for blocks that stay raw: a chat of 32,768 tokens
-// needs no buffers of 32,768. mnnkv_session_keep counts all tokens, wherever they are; _rewritten refuses such a layer,
-// since keys keep their rotation. A block keeps its bytes until its last token goes. With as many parts results are the same
-// to the bit on every CPU and in any order of the parts, but where blocks come from kv_memory_file. Which blocks a budget drops
-// depends on working memory, too, and so on how many parts run at once. There are no slopes (ALiBi) here, nor a V of another
-// width than K: rows.h has slopes. Layers with a window keep every token unless the host removes them (mnnkv_session_keep). K
-// and V of all raw tokens must be finite, also of those that a row does not attend to: else its output may be NaN. Beside f32
-// only this is rounded: a query times the scales of K, to 13 bits of its largest channel; a softmax weight times its scale of V,
-// to 14 bits of the largest in its block, or to 7 where the largest weight of the block is at most 1/64 of the sum of all so
-// far. V of a block with less than 2^-14 of the weights is not read. docs/quality.md has what the rounding of K and V
-// costs models.
+// With kv_quant every token is attended to; with a budget see memory.h. No scores are needed.
+//
+// - Room: after begin the buffers need room for kv_quant_sink_tokens, 95 and the step's tokens, and for blocks that stay raw:
+//   a chat of 32,768 tokens needs no buffers of 32,768. A block keeps its bytes until its last token goes.
+// - Edits: mnnkv_session_keep counts all tokens, wherever they are; _rewritten refuses such a layer, since keys keep their
+//   rotation. Layers with a window keep every token unless the host removes them.
+// - Repeated runs: with as many parts results are the same to the bit on every CPU and in any order of the parts, but where
+//   blocks come from kv_memory_file. Which blocks a budget drops depends on working memory, too, and so on how many parts run
+//   at once.
+// - Not here: slopes (ALiBi), which rows.h has, and a V of another width than K.
+// - K and V of all raw tokens must be finite, also of those that a row does not attend to: else its output may be NaN.
+// - Rounding: sums are f32, but for a query times the scales of K, which has 13 bits of its largest channel, and a softmax
+//   weight times its scale of V, which has 14 bits of the largest in its block, or 7 where the largest weight of the block is
+//   at most 1/64 of the sum of all so far. V of a block with less than 2^-14 of the weights is not read. docs/quality.md has
+//   what the rounding of K and V costs models.
+// - A round is a call of each part. A step has one, or several with some of its rows each.
 
 /// The attention of a step of a layer.
 typedef struct mnnkv_attend {
@@ -45,8 +50,8 @@ typedef struct mnnkv_attend {
     uint32_t dtype;
     /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
     uint32_t heads;
-    /// Rows of each head: row r is that of the (rows - r)th token from the end. A turn is a call of each part; the rows of all
-    /// turns of a step (mnnkv_session_attend) add up to `queries` of end. There may be fewer than tokens that were appended.
+    /// Rows of each head: row r is that of the (rows - r)th token from the end. The rows of all rounds of a step
+    /// (mnnkv_session_attend) add up to `queries` of end. There may be fewer than tokens that were appended.
     uint32_t rows;
     /// Elements of a row, as the layout's. Layers stay raw where it is no multiple of 8 up to 512.
     uint32_t head_dim;
@@ -93,11 +98,11 @@ mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
 /// once, on any thread and in any order; the output is complete when all have returned. None waits for another. With steps of
 /// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows. Once all parts have
 /// returned, the host may append further tokens of the step, and call all parts again, for the rows of these.
-/// Turns of up to 16 rows multiply codes, with the rounding above; turns of more rows decode blocks to f32 first, without it. 64
-/// rows of a prompt in 4 turns of 16 took 0.64 to 0.75 of the time of one turn of 64 on an x86-64 CPU with AVX-512 VNNI; other CPUs
-/// may differ. With kv_memory_file turns of more rows read all blocks, turns of fewer only some.
+/// Rounds of up to 16 rows multiply codes, with the rounding above; rounds of more rows decode blocks to f32 first, without it. 64
+/// rows of a prompt in 4 rounds of 16 took 0.64 to 0.75 of the time of one round of 64 on an x86-64 CPU with AVX-512 VNNI; other CPUs
+/// may differ. With kv_memory_file rounds of more rows read all blocks, rounds of fewer only some.
 /// part: below parts, which are 1 to 64. A part that is given twice is refused until all have returned; then it is one of the
-/// next turn, and end finds too many rows.
+/// next round, and end finds too many rows.
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
 /// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length that begin left, or
 /// above max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap

@@ -29,7 +29,7 @@ typedef int32_t mnnkv_status;
 #define MNNKV_CORRUPT 3
 /// Valid, but not supported by this version of the library.
 #define MNNKV_UNSUPPORTED 4
-/// A file or name does not exist.
+/// A file, a name or what a number names does not exist.
 #define MNNKV_NOT_FOUND 5
 /// A queue is full, a file is in use, or a session is interrupted. Nothing was done; the call may be repeated later.
 #define MNNKV_BUSY 6

@@ -114,6 +114,8 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session,
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, above max_tokens, or not the one that the step has attended with
 /// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
+/// INVALID_ARGUMENT: if the rotation of the layer has more dims than head_dim; another may be given while the layer is open
+/// (mnnkv_session_rotation)
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
 mnnkv_status mnnkv_session_end(mnnkv_session *session,

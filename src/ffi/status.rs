@@ -19,7 +19,7 @@ pub const MNNKV_BUFFER_TOO_SMALL: mnnkv_status = 2;
 pub const MNNKV_CORRUPT: mnnkv_status = 3;
 /// Valid, but not supported by this version of the library.
 pub const MNNKV_UNSUPPORTED: mnnkv_status = 4;
-/// A file or name does not exist.
+/// A file, a name or what a number names does not exist.
 pub const MNNKV_NOT_FOUND: mnnkv_status = 5;
 /// A queue is full, a file is in use, or a session is interrupted. Nothing was done; the call may be repeated later.
 pub const MNNKV_BUSY: mnnkv_status = 6;

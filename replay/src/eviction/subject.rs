@@ -71,7 +71,7 @@ const WORD: usize = 4;
 pub fn fixed_keys() -> Map<String, Value> {
     let keys: [(&str, Value); 12] = [
         ("kv_h2o_enable", true.into()),
-        // A dump of attention has no keys to tell apart.
+        // A replay gives a session attention, and not keys.
         ("kv_h2o_policy", "mass".into()),
         ("kv_h2o_layer_start", 0.into()),
         ("kv_h2o_layer_end", (-1).into()),

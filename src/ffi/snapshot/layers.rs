@@ -33,8 +33,8 @@ use crate::status::bail;
 /// written at once, and part of the state from the next commit on. The layer stays as it is, parked or not. Blocks while it
 /// encodes; mnnkv_session_interrupt ends it.
 /// options: as of mnnkv_session_park. Tokens that are parked are written as they were encoded then.
-/// cache: as of mnnkv_session_park. Where all tokens are parked, or loaded and not begun since, layout, key and value may all
-/// three be NULL, unless V is INT8; kv_len is always read.
+/// cache: as of mnnkv_session_park. Where all tokens are loaded and not begun since, layout, key and value may all three be
+/// NULL; where they are parked too, unless V is INT8. kv_len is always read.
 /// written: tokens of the layer written; may be NULL. A layer that was given no cache since create or
 /// its reset has no tokens, and is not recorded unless the snapshot has it already.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND

@@ -96,7 +96,7 @@ impl Kept {
             blocks.raise(mass.block, mass.head as usize, mass.share);
         }
         for (block, head) in found.lost {
-            // Another turn of the step has read it.
+            // Another round of the step has read it.
             if found.arrived.iter().any(|arrived| (arrived.block, arrived.head) == (block, head)) {
                 continue;
             }
