@@ -45,6 +45,21 @@ pub fn gather(cache: &CacheRef<'_>, range: TokenRange, key_out: &mut [u8], value
     Ok(())
 }
 
+/// [`gather`] of one head of floating-point elements: rows `[token][row]`, of exactly the bytes of the range. Returns false past
+/// the last head.
+pub fn gather_head(
+    cache: &CacheRef<'_>,
+    head: u32,
+    range: TokenRange,
+    key_out: &mut [u8],
+    value_out: &mut [u8],
+) -> bool {
+    let Some((key, value)) = cache.layout.head(head) else { return false };
+    gather_rows(&cache.layout.key, &cache.key[key], range, key_out);
+    gather_rows(&cache.layout.value, &cache.value[value], range, value_out);
+    true
+}
+
 /// Copies the keys of a range of tokens, which is not empty; `out` has exactly their bytes.
 pub(super) fn gather_keys(cache: &CacheRef<'_>, range: TokenRange, out: &mut [u8]) {
     gather_tensor(&cache.layout.key, cache.key, range, out);
@@ -78,16 +93,21 @@ pub fn scatter(cache: &mut Cache<'_>, range: TokenRange, key_in: &[u8], value_in
 
 fn gather_tensor(tensor: &Tensor, packed: &[u8], range: TokenRange, dense: &mut [u8]) {
     let len = dense.len() / tensor.heads();
-    let stride = len / range.count;
     for (head, rows) in tensor.head_ranges().zip(dense.chunks_exact_mut(len)) {
-        for Part { plane, column } in tensor.parts() {
-            let (packed, rows) = (&packed[head.clone()], &mut rows[*column..]);
-            match plane.element_bytes {
-                1 if panels::are_in(plane) => panels::gather(plane, packed, rows, stride, range),
-                1 => gather_elements(plane, packed.as_chunks::<1>().0, rows.as_chunks_mut::<1>().0, stride, range),
-                2 => gather_elements(plane, packed.as_chunks::<2>().0, rows.as_chunks_mut::<2>().0, stride / 2, range),
-                _ => gather_elements(plane, packed.as_chunks::<4>().0, rows.as_chunks_mut::<4>().0, stride / 4, range),
-            }
+        gather_rows(tensor, &packed[head], range, rows);
+    }
+}
+
+/// Copies packed bytes of one head to dense rows.
+fn gather_rows(tensor: &Tensor, packed: &[u8], range: TokenRange, rows: &mut [u8]) {
+    let stride = rows.len() / range.count;
+    for Part { plane, column } in tensor.parts() {
+        let rows = &mut rows[*column..];
+        match plane.element_bytes {
+            1 if panels::are_in(plane) => panels::gather(plane, packed, rows, stride, range),
+            1 => gather_elements(plane, packed.as_chunks::<1>().0, rows.as_chunks_mut::<1>().0, stride, range),
+            2 => gather_elements(plane, packed.as_chunks::<2>().0, rows.as_chunks_mut::<2>().0, stride / 2, range),
+            _ => gather_elements(plane, packed.as_chunks::<4>().0, rows.as_chunks_mut::<4>().0, stride / 4, range),
         }
     }
 }

@@ -25,7 +25,7 @@ mod tensor;
 pub use cache::{Cache, CacheRef};
 pub use clear::{Padding, for_each_run, release, release_apart, whole_pages, zero};
 pub use compact::{Pair, check_pairs, compact, move_tokens};
-pub use dense::{copy_dense, gather, scatter};
+pub use dense::{copy_dense, gather, gather_head, scatter};
 pub use dequantize::{KeyCenter, dequantize, keys, keys_of_rows};
 pub use floats::{keys_to_panels, values_to_panels};
 pub use head::{Head, HeadMut, Places, copy_tokens, for_each_run_of_head, release_head};

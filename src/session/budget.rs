@@ -13,6 +13,7 @@ pub(super) use kept::Kept;
 use super::config::MemoryRules;
 use super::layer::Layer;
 use super::offload::Offload;
+use super::quant::Encoding;
 use super::{Session, State};
 use crate::attend::{self, Blocks, Found, Reads, Work};
 use crate::layout::{Layout, Rows};
@@ -26,7 +27,7 @@ const MOST_SKETCHES: usize = 7;
 const LEAST_BLOCKS: usize = 2;
 /// Working memory of attention, which there is none of yet when a budget is checked.
 const LEAST_WORKING: usize = if cfg!(test) { 1 } else { 512 << 10 };
-/// Working memory of attention is freed after each step where it takes more than this part of the budget.
+/// Working memory of attention and encoding is freed after each step where it takes more than this part of the budget.
 const WORKING_PART: u64 = 8;
 /// Bytes of lists and sketches that may be free in the heap before it returns them to the system.
 const FREE: usize = 512 << 10;
@@ -317,14 +318,14 @@ impl Session {
         Ok(state.memory_stats(working).bytes)
     }
 
-    /// Frees the working memory of attention where it takes more than its part of the budget: blocks make no room for what
-    /// one step has needed. Returns the bytes of working memory that is left.
+    /// Frees the working memory of attention and of encoding where it takes more than its part of the budget: blocks make no
+    /// room for what one step has needed. Returns the bytes of working memory that is left.
     pub(super) fn fit_working(&self, state: &mut State) -> Result<usize> {
         if let Some(budget) = &mut state.budget {
             let mut parts = self.parts.lock().map_err(|_| Error::out_of_service("the session"))?;
-            let bytes: usize = parts.iter().map(Work::bytes).sum();
+            let bytes = parts.iter().map(Work::bytes).sum::<usize>() + state.encoding.bytes();
             if bytes as u64 > budget.bytes / WORKING_PART {
-                *parts = Vec::new();
+                (*parts, state.encoding) = (Vec::new(), Encoding::default());
                 budget.see_freed(bytes);
             }
         }

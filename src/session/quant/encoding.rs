@@ -11,7 +11,7 @@ use crate::sys::memory;
 pub struct Encoding {
     work: EncodeWork,
     block: Block,
-    /// Rows of K and V of a block, `[head][token][dim]` as they are in the cache.
+    /// Rows of K and V of a head of a block, `[token][dim]` as they are in the cache.
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -33,13 +33,15 @@ impl Encoding {
         let (Kind::Float(key_type), Kind::Float(value_type)) = (rows.key, rows.value) else {
             bail!(Internal, "blocks of {rows}");
         };
-        memory::resize(key, rows.key_bytes(BLOCK))?;
-        memory::resize(value, rows.value_bytes(BLOCK))?;
-        layout::gather(cache, layout.range(first, BLOCK as u32)?, key, value)?;
-        let (key_head, value_head) = (key.len() / rows.heads, value.len() / rows.heads);
+        let range = layout.range(first, BLOCK as u32)?;
+        memory::resize(key, rows.key_bytes(BLOCK) / rows.heads)?;
+        memory::resize(value, rows.value_bytes(BLOCK) / rows.heads)?;
         let fit = block.encode(shape, rows.heads, work, |head, keys, values| {
-            widen(key_type, Endian::Native, &key[head * key_head..][..key_head], keys);
-            widen(value_type, Endian::Native, &value[head * value_head..][..value_head], values);
+            if !layout::gather_head(cache, head as u32, range, key, value) {
+                bail!(Internal, "head {head} of {}", rows.heads);
+            }
+            widen(key_type, Endian::Native, key, keys);
+            widen(value_type, Endian::Native, value, values);
             Ok(())
         })?;
         Ok(fit.map(|()| &*block))

@@ -23,7 +23,7 @@ const KV_HEADS: usize = 2;
 const HEADS: usize = 4;
 const SINK: usize = 5;
 /// Of random chats.
-const LEAST_BUDGET: u64 = 150_000;
+const LEAST_BUDGET: u64 = 130_000;
 
 /// K and V of a token: `[head][dim]`.
 #[derive(Clone)]
@@ -439,7 +439,10 @@ impl Chat {
         self.file = self.disk.open();
         self.session = session(&self.config);
         self.again(|chat| chat.session.load(None, &chat.file));
-        assert_eq!(self.session.metrics(None).unwrap().quant_tokens, before);
+        // Raw tokens that a chunk had appended take the room of some blocks.
+        let most = if self.mode == Mode::Always { 0.0 } else { 256.0 };
+        let after = self.session.metrics(None).unwrap().quant_tokens;
+        assert!(after <= before && before - after <= most, "{before} {after}");
         self.layout = layout(self.dtype, PACKS[self.random.below(3)], self.kv_len + 7);
         (self.key, self.value) = (vec![0; self.layout.key_bytes()], vec![0; self.layout.value_bytes()]);
     }
