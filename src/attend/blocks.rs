@@ -333,7 +333,7 @@ impl Blocks {
         self.slots.give_back();
     }
 
-    /// Takes note of where a block was written, and of its heads there.
+    /// Takes note of where a block was written, once, and of its heads there.
     pub fn written(&mut self, block: u32, place: Range<u64>, heads: Vec<Option<Box<Offloaded>>>) {
         self.list[block as usize].place = Some(place);
         for (head, offloaded) in heads.into_iter().enumerate() {
@@ -341,11 +341,9 @@ impl Blocks {
         }
     }
 
-    /// Lowers the scores of a head's blocks that are in memory.
-    pub fn fade(&mut self, head: usize, factor: f32) {
-        for block in &self.here[head] {
-            self.list[*block as usize].cells[head].score *= factor;
-        }
+    /// Lowers the scores of all blocks, wherever they are.
+    pub fn fade(&mut self, factor: f32) {
+        self.list.iter_mut().flat_map(|placed| &mut placed.cells).for_each(|cell| cell.score *= factor);
     }
 
     /// Raises the score of a head of a block to one that is higher.
@@ -360,20 +358,19 @@ impl Blocks {
         placed.place.take_if(|_| placed.cells.iter().all(|cell| cell.offloaded.is_none()))
     }
 
-    /// Chooses the directions of sketches by the keys of the blocks in memory, if there are any.
+    /// Chooses the directions of sketches by the keys of the blocks in memory, some of each head. A head without any has none.
     pub fn learn(&mut self) -> Result<()> {
-        let whole = |block: &u32| self.list[*block as usize].cells.iter().all(Cell::is_here);
-        let all = || (0..self.list.len() as u32).filter(whole);
-        let some = || all().step_by(all().count().div_ceil(SAMPLES).max(1));
-        let (tokens, heads, dims) = (some().count() * BLOCK, self.heads(), self.shape.dims);
+        let most = self.here.iter().map(Vec::len).max().unwrap_or(0).min(SAMPLES);
+        let (tokens, heads, dims) = (most * BLOCK, self.heads(), self.shape.dims);
         if tokens == 0 {
             return Ok(());
         }
         let mut keys = memory::filled(0.0, heads * tokens * dims)?;
         let mut work = SketchWork::default();
         for (head, keys) in keys.chunks_exact_mut(tokens * dims).enumerate() {
-            for (block, keys) in some().zip(keys.chunks_exact_mut(BLOCK * dims)) {
-                if let Some(codes) = self.view(block, head, &[]) {
+            let here = self.here(head);
+            for (at, keys) in keys.chunks_exact_mut(BLOCK * dims).enumerate() {
+                if let Some(codes) = here.get(at * here.len() / most).and_then(|block| self.view(*block, head, &[])) {
                     keys.copy_from_slice(work.keys(&codes)?);
                 }
             }

@@ -19,7 +19,7 @@ pub use crate::arch::attend::BLOCK;
 pub use basis::Basis;
 pub use block::{Block, Codes, EncodeWork, Shape, Unfit};
 pub use blocks::{Blocks, Cell, Placed};
-pub use found::{Arrived, Found};
+pub use found::{Arrived, Found, Mass};
 pub use offload::{Offloaded, Reads, SketchWork, Source};
 pub use queries::Queries;
 pub use round::{MOST_PARTS, Round};

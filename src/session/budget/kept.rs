@@ -90,7 +90,7 @@ impl Kept {
         self.reads.add(&found.reads);
         self.failure = self.failure.take().or(found.failure);
         if !found.masses.is_empty() {
-            (0..blocks.heads()).for_each(|head| blocks.fade(head, DECAY));
+            blocks.fade(DECAY);
         }
         for mass in &found.masses {
             blocks.raise(mass.block, mass.head as usize, mass.share);
@@ -106,7 +106,15 @@ impl Kept {
                 self.has_gone = true;
             }
         }
-        found.arrived
+        // Rounds of a step that have read the same keep a copy each. The best come first: there may not be room for all.
+        let mut arrived = found.arrived;
+        arrived.sort_unstable_by_key(|arrived| (arrived.block, arrived.head));
+        arrived.dedup_by_key(|arrived| (arrived.block, arrived.head));
+        arrived.sort_unstable_by(|a, b| {
+            let score = |arrived: &Arrived| blocks.cell(arrived.block, arrived.head).score;
+            score(b).total_cmp(&score(a)).then((a.block, a.head).cmp(&(b.block, b.head)))
+        });
+        arrived
     }
 
     /// Lets the blocks of the least score leave until all take `most` bytes, with those that have `arrived`, as far as they
@@ -126,7 +134,7 @@ impl Kept {
         if blocks.bytes() > room {
             // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
             let fixed = blocks.other_bytes() - blocks.sketch_bytes();
-            self.fit_sketches(blocks, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
+            self.fit_sketches(blocks, arrived, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
             // A head drops nothing while others have blocks that may go to the file, nor to make room for those that come back.
             for (most, drops) in [(most, Drops::Refused), (most, Drops::Allowed), (room, Drops::Refused)] {
                 self.fit_codes(blocks, most, drops, pins, offload.as_deref_mut());
@@ -136,16 +144,11 @@ impl Kept {
             if blocks.bytes() + bytes(arrived) > most {
                 break;
             }
-            let is_dropped = blocks.cell(arrived.block, arrived.head).is_nowhere();
             // One that there is no memory for is read again.
-            if blocks.arrive(arrived.block, arrived.head, &arrived.codes).is_err() {
-                continue;
-            }
-            self.returned += 1;
-            if is_dropped {
-                // Its sketch had no room, and its codes have.
-                let tokens = u64::from(blocks.list()[arrived.block as usize].tokens());
-                (self.dropped, self.let_go) = (self.dropped - tokens, self.let_go - tokens);
+            if blocks.cell(arrived.block, arrived.head).is_away()
+                && blocks.arrive(arrived.block, arrived.head, &arrived.codes).is_ok()
+            {
+                self.returned += 1;
             }
         }
         blocks.give_back();
@@ -160,15 +163,17 @@ impl Kept {
         true
     }
 
-    /// Drops what is in the file alone until sketches take `most` bytes.
-    fn fit_sketches(&mut self, blocks: &mut Blocks, most: usize, pins: &Pins) {
+    /// Drops what is in the file alone until sketches take `most` bytes, but for what has `arrived`.
+    fn fit_sketches(&mut self, blocks: &mut Blocks, arrived: &[Arrived], most: usize, pins: &Pins) {
         let heads = blocks.heads();
         while blocks.sketch_bytes() > most {
             let count = (blocks.sketch_bytes() - most).div_ceil(size_of::<attend::Offloaded>());
             let before = blocks.sketch_bytes();
             for head in 0..heads {
-                let Ok(worst) = worst(blocks, blocks.away(head).iter().copied(), head, count.div_ceil(heads), pins)
-                else {
+                let away = blocks.away(head).iter().copied();
+                let away =
+                    away.filter(|block| !arrived.iter().any(|other| (other.block, other.head) == (*block, head)));
+                let Ok(worst) = worst(blocks, away, head, count.div_ceil(heads), pins) else {
                     return;
                 };
                 for block in worst {
@@ -231,7 +236,9 @@ impl Kept {
             }
             let is_stored = match offload.as_deref_mut() {
                 _ if cell.offloaded.is_some() => true,
-                Some(offload) => offload.write(blocks, block)?,
+                // A block is written once: a second time its heads that are in the file alone would be lost.
+                Some(offload) if blocks.list()[block as usize].place.is_none() => offload.write(blocks, block)?,
+                Some(_) => false,
                 None => false,
             };
             if is_stored {

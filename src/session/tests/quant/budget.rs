@@ -1,9 +1,9 @@
 //! What a budget holds, beside chats that grow until it holds no more.
 
 use super::*;
-use crate::attend::{Arrived, Codes, Found, Shape};
+use crate::attend::{Arrived, Codes, Found, Mass, Shape};
 use crate::session::pins::Pins;
-use crate::session::Holds;
+use crate::session::{Holds, State};
 use serde_json::{Value, json};
 
 const STEP: usize = 16;
@@ -474,6 +474,52 @@ fn a_block_that_one_round_of_a_step_has_read_is_not_lost_to_another() {
     let found = Found { lost: vec![(block, 0)], arrived: vec![Arrived { block, head: 0, codes }], ..Found::default() };
     quant.fit(found, None, 0, &Pins::default(), None);
     assert!(!quant.kept.has_dropped() && quant.kept.loses() == 0);
+}
+
+#[test]
+fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 24, Random::new(24));
+    let path = blocks_path("counted");
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 130000, "kv_memory_file": "{path}"}}"#));
+    let mut returned = 0;
+    for _ in 0..150 {
+        chat.begin();
+        chat.move_cache(64);
+        chat.append(64);
+        chat.end(0);
+        let bytes = chat.session.blocks_for_tests(0);
+        let mut state = chat.session.state().unwrap();
+        let State { layers, budget: Some(budget), .. } = &mut *state else { panic!("a budget is set") };
+        let blocks = layers[0].quant.as_ref().unwrap().blocks();
+        let mut found = Found::default();
+        for head in 0..KV_HEADS {
+            for _ in 0..bytes.len().min(8) {
+                let (block, share) = (chat.random.below(bytes.len()) as u32, chat.random.below(100) as f32 / 100.0);
+                found.masses.push(Mass { block, head: head as u32, share });
+            }
+            let away = blocks.away(head);
+            // Two rounds may have read the same.
+            for block in (0..away.len().min(3)).map(|_| away[chat.random.below(away.len())]) {
+                let mut codes = Codes::default();
+                codes.read(Shape::new(DIMS).unwrap(), bytes[block as usize].2[head].as_ref().unwrap()).unwrap();
+                found.arrived.push(Arrived { block, head, codes });
+            }
+        }
+        let mut read: Vec<_> = found.arrived.iter().map(|arrived| (arrived.block, arrived.head)).collect();
+        read.sort_unstable();
+        read.dedup();
+        let share = budget.share(layers, &layers[0].sizes().unwrap(), 1, 0);
+        let raw = layers[0].lengths.physical - 64;
+        layers[0].fit(found, Some(&share), raw, budget.offload.as_mut());
+        drop(state);
+        let stats = chat.session.memory_stats().unwrap();
+        let gone = ((chat.tokens.len() - chat.kv_len as usize) * KV_HEADS) as u64 - head_tokens(&chat);
+        assert_eq!(stats.dropped_tokens, gone / KV_HEADS as u64, "{stats:?}");
+        assert!(stats.returned - returned <= read.len() as u64, "{stats:?} of {read:?}");
+        returned = stats.returned;
+    }
+    assert!(returned > 100 && chat.session.memory_stats().unwrap().dropped_tokens > 1000);
 }
 
 #[test]
