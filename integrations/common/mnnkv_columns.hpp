@@ -4,10 +4,12 @@
 #define MNNKV_COLUMNS_HPP
 
 #include <cstddef>
-#include <cstdio>
-#include <cstdlib>
+#include <locale>
+#include <sstream>
 #include <string>
 #include <vector>
+
+#include "mnnkv_json.hpp"
 
 namespace mnnkv_host {
 
@@ -43,9 +45,11 @@ inline std::string metric_text(const std::string& metrics, const std::string& na
     if (at == std::string::npos) {
         return "-";
     }
-    char text[32];
-    std::snprintf(text, sizeof text, "%.10g", std::strtod(metrics.c_str() + at + key.size(), nullptr));
-    return text;
+    std::istringstream given(metrics.substr(at + key.size()));
+    given.imbue(std::locale::classic());
+    double number = 0;
+    given >> number;
+    return json_number_text(number, 10);
 }
 
 }  // namespace mnnkv_host

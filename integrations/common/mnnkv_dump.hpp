@@ -26,6 +26,7 @@
 
 #include "mnnkv.h"
 #include "mnnkv_files.hpp"
+#include "mnnkv_json.hpp"
 
 namespace mnnkv_host {
 
@@ -233,9 +234,7 @@ private:
             add("q_file", quoted("q_" + name + ".bin"));
             add("q_heads", std::to_string(step.query_heads));
         }
-        char scale[32];
-        std::snprintf(scale, sizeof scale, "%.9g", static_cast<double>(step.attention_scale));
-        add("attention_scale", scale);
+        add("attention_scale", json_number_text(static_cast<double>(step.attention_scale), 9));
         text += "}\n";
         dump_file meta(place + "meta_" + name + ".json");
         return meta.write(text.data(), text.size()) ? finish(meta) : fail(meta.path, meta.refusal());

@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <locale>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -140,13 +142,24 @@ inline bool json_text(const std::string& value, std::string& text) {
     return high == 0;
 }
 
-/// A JSON number that is all of `text`, and at least 0.
+/// A JSON number that is all of `text`, and from 0 to 1e9. The locale of the program has no effect.
 inline bool json_number(const std::string& text, double& number) {
-    char* end = nullptr;
-    const double read = std::strtod(text.c_str(), &end);
-    const bool is_number = !text.empty() && *end == '\0' && read >= 0 && read <= 1e9 && text[0] != '+';
+    std::istringstream given(text);
+    given.imbue(std::locale::classic());
+    double read = 0;
+    const bool is_number = text.find_first_not_of("0123456789.eE+-") == std::string::npos && text[0] != '+' &&
+                           given >> read && given.eof() && read >= 0 && read <= 1e9;
     number = is_number ? read : number;
     return is_number;
+}
+
+/// A number as JSON has it, as printf's %g with `digits` digits. The locale of the program has no effect.
+inline std::string json_number_text(double number, int digits) {
+    std::ostringstream text;
+    text.imbue(std::locale::classic());
+    text.precision(digits);
+    text << number;
+    return text.str();
 }
 
 /// A JSON string without \u and control characters. False, and `path` as it was, if it is none.

@@ -209,9 +209,9 @@ private:
             ", \"text_bytes\": " + std::to_string(contents_.size()) + ", \"tokens_fnv1a\": " + hash.text() +
             ",\n  \"tokens\": " + std::to_string(tokens_.size()) + ", \"prompt_tokens\": " + std::to_string(prompt_) +
             ", \"scored_tokens\": " + std::to_string(scored) +
-            ",\n  \"mean_log_likelihood\": " + formatted("%.17g", mean) +
-            ", \"perplexity\": " + formatted("%.17g", std::exp(-mean)) +
-            ",\n  \"decode_seconds\": " + formatted("%.6g", seconds_) + ",\n  \"settings\": " +
+            ",\n  \"mean_log_likelihood\": " + json_number_text(mean, 17) +
+            ", \"perplexity\": " + json_number_text(std::exp(-mean), 17) +
+            ",\n  \"decode_seconds\": " + json_number_text(seconds_, 6) + ",\n  \"settings\": " +
             (settings_.empty() ? "{}" : settings_) + ", " + config_members(engine_) + "\n}\n";
         return write_result(output_, text);
     }

@@ -208,7 +208,7 @@ private:
                 kinds.push_back(item.kind);
             }
             of_items += (of_items.empty() ? "" : ",\n    ") + ("{\"id\": " + json_quoted(item.id)) + ", \"kind\": " +
-                        json_quoted(item.kind) + ", \"loss\": " + formatted("%.9g", item.loss) +
+                        json_quoted(item.kind) + ", \"loss\": " + json_number_text(item.loss, 9) +
                         ", \"exact\": " + (item.exact ? "true}" : "false}");
         }
         std::string of_kinds;
@@ -218,7 +218,7 @@ private:
         return "{\n  \"format\": \"mnnkv-tasks\", \"version\": 1,\n  \"model\": " + json_quoted(model) +
                ",\n  \"tasks\": " + json_quoted(path.substr(path.find_last_of("/\\") + 1)) + ", \"tokens_fnv1a\": " + hash.text() +
                ",\n  \"kinds\": [\n    " + of_kinds + "],\n  \"items\": [\n    " + of_items +
-               "],\n  \"decode_seconds\": " + formatted("%.6g", seconds_) + ", \"decode_steps\": " + std::to_string(steps_) +
+               "],\n  \"decode_seconds\": " + json_number_text(seconds_, 6) + ", \"decode_steps\": " + std::to_string(steps_) +
                ",\n  \"settings\": " + (settings.empty() ? "{}" : settings) + ", " + config_members(engine_) + "\n}\n";
     }
 
@@ -236,9 +236,9 @@ private:
         const double mean = sum / count;
         const double variance = std::max(squares - sum * mean, 0.0) / std::max(count - 1, 1.0);
         return "{\"kind\": " + json_quoted(kind) + ", \"items\": " + formatted("%.0f", count) + ", \"loss\": " +
-               formatted("%.9g", mean) + ", \"error\": " +
-               (count > 1 ? formatted("%.3g", std::sqrt(variance / count)) : "null") +
-               ", \"exact_share\": " + formatted("%.4g", exact / count) + "}";
+               json_number_text(mean, 9) + ", \"error\": " +
+               (count > 1 ? json_number_text(std::sqrt(variance / count), 3) : "null") +
+               ", \"exact_share\": " + json_number_text(exact / count, 4) + "}";
     }
 
     decoder& engine_;

@@ -13,7 +13,8 @@
 #define MNNKV_MNN_API_HPP
 
 #include <cstddef>
-#include <cstdio>
+#include <locale>
+#include <sstream>
 #include <string>
 
 namespace mnnkv_mnn {
@@ -57,9 +58,11 @@ bool load_chat(Llm& llm, const std::string& path) {
 /// file as they are used. Any thread, once the model has made a step; waits for a part of a step, a park or a save that runs.
 template <class Llm>
 bool trim(Llm& llm, double megabytes) {
-    char text[64];
-    std::snprintf(text, sizeof text, "{\"kv_trim_mb\": %.17g}", megabytes);
-    return llm.set_config(text);
+    std::ostringstream text;
+    text.imbue(std::locale::classic());  // a point in the program's locale, too
+    text.precision(17);
+    text << "{\"kv_trim_mb\": " << megabytes << "}";
+    return llm.set_config(text.str());
 }
 
 /// The metrics as a JSON object; "" where mnn-kv does nothing.
