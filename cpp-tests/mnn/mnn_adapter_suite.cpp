@@ -394,6 +394,20 @@ TEST_P(MnnAdapterRefusal, FailsEachStepWhereItIsRequired) {
     EXPECT_NE(log[0].find(GetParam().line), std::string::npos) << log[0];
 }
 
+TEST_F(MnnAdapter, FailsEachStepWhereItIsRequiredAndNoKeySwitchesItOn) {
+    for (const std::string more : {"", R"(, "kv_dump_folder": "/nowhere/dump")"}) {
+        settings how;
+        how.config = R"({"kv_memroy_mb": 64, "kv_required": true)" + more + "}";
+        mnn_stub::engine host(how);
+        for (int step = 0; step < 3; ++step) {
+            EXPECT_EQ(host.forward({{step, 0}})[0].error, 2) << "MNN's NOT_SUPPORT, in step " << step;
+        }
+        EXPECT_EQ(lines(mnn_stub::take_log()),
+                  "mnn-kv: kv_memroy_mb is not a key of this version; did you mean kv_memory_mb?\n"
+                  "mnn-kv: off where kv_required is true, and no key switches mnn-kv on\n");
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(EachReason, MnnAdapterRefusal, testing::ValuesIn(all_refused()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 

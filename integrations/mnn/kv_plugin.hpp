@@ -56,7 +56,7 @@ public:
             return nullptr;
         }
         const bool missing = is_missing(*meta->plugin);
-        if (missing ? !meta->plugin->must_work() : is_off(*meta)) {
+        if (missing ? !meta->plugin->required : is_off(*meta)) {
             return nullptr;
         }
         if (!cache.plugin || !cache.plugin->host_) {
@@ -81,10 +81,10 @@ public:
     /// prints the reason: no token is lost, and attention must not run.
     template <class Cache>
     MNN::ErrorCode begin(MNN::KVMeta*& meta, Cache& cache) {
-        if (host_->must_work() && host_->is_missing) {
+        if (host_->required && (host_->is_missing || !host_->keeps_tokens())) {
             return MNN::NOT_SUPPORT;
         }
-        if (host_->must_work() && !model().session) {
+        if (host_->required && !model().session) {
             model().say_once("off where " + model().refusal);
             return MNN::NOT_SUPPORT;
         }
@@ -109,7 +109,7 @@ public:
             } else {
                 model().say_once("off where " + why);
             }
-            return on_ || !host_->must_work() ? MNN::NO_ERROR : MNN::NOT_SUPPORT;
+            return on_ || !host_->required ? MNN::NO_ERROR : MNN::NOT_SUPPORT;
         }
         pending_ = false;
         if (!on_) {
@@ -264,7 +264,7 @@ public:
                                                prompt, scale_,            query, heads};
             host_->dump->write(dump_number_, step);
         }
-        if (steps_ && !on_ && host_->must_work()) {
+        if (steps_ && !on_ && host_->required) {
             return MNN::NOT_SUPPORT;  // the cache of this step was refused
         }
         return steps_ ? error_of(steps_->end(heads, rows, now)) : MNN::NO_ERROR;
@@ -321,15 +321,20 @@ private:
         return own.is_missing;
     }
 
-    /// The config switches nothing on. The first call prints what is wrong with its keys.
+    /// The config switches nothing on, and need not. The first call prints what is wrong with its keys.
     static bool is_off(const MNN::KVMeta& meta) {
         host& own = *meta.plugin;
-        const bool off = !own.keeps_tokens() && own.dump_folder.empty();
-        if (off && !own.is_checked) {
+        if (own.keeps_tokens() || (!own.dump_folder.empty() && !own.required)) {
+            return false;
+        }
+        if (!own.is_checked) {
             own.is_checked = true;
             mnnkv_host::model_session::check(session_config(own, layers_of(meta), 1));
+            if (own.required) {
+                print("mnn-kv: off where kv_required is true, and no key switches mnn-kv on");
+            }
         }
-        return off;
+        return !own.required;
     }
 
     /// The numbers of a tensor as floats: MNN has them in the backend's type.

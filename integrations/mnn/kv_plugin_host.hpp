@@ -63,7 +63,7 @@ struct host {
     std::string library;
     /// kv_h2o_log_stats: one line per eviction.
     bool logs = false;
-    /// kv_required: a step fails where the config cannot be held, and the library, or a session, is missing.
+    /// kv_required: each step fails where the library or a session is missing, or a cache is refused.
     bool required = false;
     /// The files of the model, which files of its chats are bound to.
     std::vector<std::string> model_files;
@@ -77,8 +77,6 @@ struct host {
 
     /// There is to be a session.
     bool keeps_tokens() const { return bounds || quantises || evicts || compresses || chats; }
-
-    bool must_work() const { return required && keeps_tokens(); }
 
     /// History edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
     bool edits_history() const { return keeps_tokens() && refusal().empty(); }
