@@ -265,6 +265,15 @@ TEST_F(MnnChat, TakesTheRotationHintFromTheConfig) {
         ASSERT_NO_FATAL_FAILURE(chat.decode(30));
         EXPECT_EQ(lines(mnn_stub::take_log()), "");
     }
+    for (const std::string dims : {"14", "4096", "5"}) {  // of 12
+        chat misfit(configured(settings(), enabled, R"("kv_rope_theta": 10000, "kv_rope_dims": )" + dims));
+        ASSERT_NO_FATAL_FAILURE(misfit.say(50));
+        EXPECT_NE(lines(mnn_stub::take_log()).find("rope_dims is " + dims), std::string::npos) << "one line";
+        const std::string path = fresh_file();
+        EXPECT_TRUE(misfit.host().command(park) && misfit.host().command(save_to(path))) << "parked and saved, but larger";
+        EXPECT_TRUE(misfit.host().command(load_from(path)) && misfit.host().command(save_to(fresh_file())));
+        EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    }
     chat wrong(configured(settings(), enabled, R"("kv_rope_theta": 10000, "kv_rope_pairing": "none")"));
     ASSERT_NO_FATAL_FAILURE(wrong.say(50));
     EXPECT_TRUE(wrong.host().command(park)) << "parked, but larger";

@@ -125,14 +125,14 @@ private:
     bool interrupted_ = false;
 };
 
-/// How a model's layers are parked: with the rotation hint of rotation_of, if there is one.
-inline mnnkv_park_options parking_options(const std::string& config) {
+/// How a layer is parked: with the rotation hint of rotation_of, if there is one whose dims are those of a head.
+inline mnnkv_park_options parking_options(const std::string& config, std::uint32_t head_dim) {
     mnnkv_park_options options = mnnkv::make<mnnkv_park_options>();
     std::string refusal;
     const mnnkv_rotation rotation = rotation_of(config, refusal);
     options.rope_theta = rotation.theta;
     options.rope_dims = rotation.dims;
-    options.rope_pairing = rotation.pairing;
+    options.rope_pairing = rotation.dims <= head_dim ? rotation.pairing : 0;
     return options;
 }
 

@@ -21,8 +21,8 @@ inline mnnkv_rotation rotation_of(const std::string& config, std::string& refusa
         const std::string &key = member.first, &value = member.second;
         if (key == "kv_rope_theta" && !(json_number(value, theta) && theta > 1)) {
             refusal = key + " is " + value + "; a number above 1 expected";
-        } else if (key == "kv_rope_dims" && !(json_number(value, dims) && dims == static_cast<std::uint32_t>(dims))) {
-            refusal = key + " is " + value + "; a whole number expected, 0 for all dims of a head";
+        } else if (key == "kv_rope_dims" && !(json_number(value, dims) && dims / 2 == static_cast<std::uint32_t>(dims / 2))) {
+            refusal = key + " is " + value + "; an even number expected, 0 for all dims of a head";
         } else if (key == "kv_rope_pairing") {
             adjacent = value == "\"adjacent\"";
             if (!adjacent && value != "\"half\"") {

@@ -158,12 +158,12 @@ public:
 private:
     /// Layers that mnn-kv leaves alone stay as they are, and those whose tokens are in a file.
     std::string park(int effort) {
-        mnnkv_park_options options = mnnkv_host::parking_options(of_.config);
-        options.effort = effort;
         mnnkv::status parked;
         for (layer* own : of_.layers) {
             if (parked && own->has_tokens() && !own->is_loaded_) {
                 mnnkv_cache cache = own->see_();
+                mnnkv_park_options options = mnnkv_host::parking_options(of_.config, cache.layout->head_dim);
+                options.effort = effort;
                 parked = own->steps_->park(counts_of(meta_), options, cache);
                 own->set_length_(cache.kv_len);
             }
@@ -187,7 +187,6 @@ private:
         if (!missing.empty()) {
             return missing;
         }
-        const mnnkv_park_options options = mnnkv_host::parking_options(of_.config);
         mnnkv_host::chat_file file;
         const std::string closed = open_to_save(file, what);
         if (!closed.empty()) {
@@ -201,7 +200,9 @@ private:
         mnnkv::status saved;
         for (layer* own : of_.layers) {
             if (saved) {
-                mnnkv_cache cache = own->is_loaded_ ? mnnkv::make<mnnkv_cache>() : own->see_();
+                const mnnkv_cache seen = own->see_();
+                const mnnkv_park_options options = mnnkv_host::parking_options(of_.config, seen.layout->head_dim);
+                mnnkv_cache cache = own->is_loaded_ ? mnnkv::make<mnnkv_cache>() : seen;
                 cache.kv_len = own->is_loaded_ ? own->steps_->length() : cache.kv_len;
                 saved = own->steps_->save(counts_of(meta_), file.snapshot(), options, cache);
                 if (!own->is_loaded_) {
