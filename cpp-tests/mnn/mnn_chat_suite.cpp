@@ -254,6 +254,12 @@ TEST_F(MnnChat, TrimsABudgetAndNothingElse) {
     mnn_stub::take_log();
     EXPECT_FALSE(mnnkv_mnn::trim(other, 1));
     EXPECT_NE(lines(mnn_stub::take_log()).find("error: mnn-kv: the budget is not changed: "), std::string::npos);
+    support::chat refused(configured(settings(), R"("kv_memory_mb": "x")"));
+    ASSERT_NO_FATAL_FAILURE(refused.say(50));
+    mnn_stub::take_log();
+    EXPECT_FALSE(refused.host().command(R"({"kv_trim_mb": 1})"));
+    EXPECT_EQ(lines(mnn_stub::take_log()).find("error: mnn-kv: the budget is not changed: the config is refused: kv_memory_mb"),
+              0u);
 }
 
 TEST_F(MnnChat, TakesTheRotationHintFromTheConfig) {

@@ -114,8 +114,10 @@ bool command(const std::string& content, MNN::KVMeta& meta, Context& context, st
         return true;
     }
     std::string why = given.refusal;
-    if (why.empty() && given.what == mnnkv_host::chat_command::trim && meta.plugin && meta.plugin->trim) {
-        why = meta.plugin->trim(static_cast<std::uint64_t>(given.megabytes * 1e6));
+    if (why.empty() && given.what == mnnkv_host::chat_command::trim && meta.plugin && meta.plugin->model) {
+        // Without a session there is no trim.
+        why = meta.plugin->trim ? meta.plugin->trim(static_cast<std::uint64_t>(given.megabytes * 1e6))
+                                : meta.plugin->model->refusal;
         if (!why.empty()) {
             MNN_ERROR("mnn-kv: the budget is not changed: %s\n", why.c_str());
         }
