@@ -493,6 +493,7 @@ TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
         {R"("kv_memroy_mb": 64)", "kv_memroy_mb is not a key of this version; did you mean kv_memory_mb?\n"},
         {R"("kv_chat_enabled": true)", "kv_chat_enabled" + no},
         {R"("kv_savee": "x.kv")", "kv_savee" + no},
+        {R"("kv_losslessmode": "store")", "kv_losslessmode" + no},
         {R"("kv_ropetheta": 10000)", "kv_ropetheta" + no},
         {R"("kv_load": "x.kv")", "kv_load is a command, which a config does not carry out\n"},
         {R"("kv_rope_dims": 8)", "kv_rope_dims has no effect: kv_rope_theta must be given\n"},

@@ -17,12 +17,12 @@ namespace mnnkv_host {
 
 /// A key that the session reads or warns about, or one of an adapter.
 inline bool is_key(const std::string& name) {
-    static const char* const own[] = {"kv_chat_enable", "kv_dump_folder", "kv_library", "kv_metrics", "kv_required",
-                                      "kv_rope_theta",  "kv_rope_dims",   "kv_rope_pairing"};
-    static const char* const of_session[] = {"kv_h2o_", "kv_lossless", "kv_memory", "kv_quant"};
+    static const char* const names[] = {"kv_chat_enable", "kv_dump_folder", "kv_library",   "kv_lossless",    "kv_metrics",
+                                        "kv_required",    "kv_rope_theta",  "kv_rope_dims", "kv_rope_pairing"};
+    static const char* const of_session[] = {"kv_h2o_", "kv_lossless_", "kv_memory", "kv_quant"};
     const auto is_name = [&name](const char* key) { return name == key; };
     const auto begins = [&name](const char* with) { return name.find(with) == 0; };
-    return std::any_of(std::begin(own), std::end(own), is_name) ||
+    return std::any_of(std::begin(names), std::end(names), is_name) ||
            std::any_of(std::begin(of_session), std::end(of_session), begins);
 }
 
