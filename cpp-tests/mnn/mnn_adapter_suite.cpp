@@ -480,6 +480,7 @@ TEST_F(MnnAdapter, SaysInOneLineWhatAConfigDoes) {
     EXPECT_EQ(bounded.first.find("mnn-kv: 64 MB, as far as raw tokens hold it, "), 0u) << "heads of 12 dims: " << bounded.first;
     EXPECT_EQ(bounded.first.find('\n'), bounded.first.size() - 1) << bounded.first;
     EXPECT_EQ(bounded.second, "");
+    EXPECT_EQ(lines_of(R"("kv_memory_mb": 0.0)"), both("", ""));
     EXPECT_EQ(lines_of(R"("kv_dump_folder": "")"), both("", ""));
     EXPECT_EQ(lines_of(R"("kv_h2o_enable": false, "kv_h2o_sink_tokens": 4)"), both("", "")) << "switched off";
     EXPECT_EQ(lines_of(R"("temperature": 0.5)"), both("", ""));

@@ -38,7 +38,9 @@ struct host {
     explicit host(const std::string& json) : config(json) {
         for (const auto& member : mnnkv_host::json_members(config)) {
             const std::string &key = member.first, &value = member.second;
-            const bool on = value != "false" && value != "\"off\"" && value != "0";
+            double number = 1;
+            const bool is_zero = mnnkv_host::json_number(value, number) && number == 0;
+            const bool on = value != "false" && value != "\"off\"" && !is_zero;
             bounds = bounds || (on && (key == "kv_memory_mb" || key == "kv_memory_bytes"));
             quantises = quantises || (on && key == "kv_quant");
             evicts = evicts || (on && key == "kv_h2o_enable");
