@@ -1,6 +1,7 @@
 // The adapter for MNN over a model's life: failed steps, models made and destroyed, reports, random schedules.
 
 #include "chat.hpp"
+#include "mnnkv_host.hpp"
 
 namespace {
 
@@ -256,6 +257,16 @@ TEST_F(MnnAdapterLife, ReportsMetricsToTheEngineAndTheBenchmark) {
     }
     EXPECT_EQ(mnn_stub::bench_value(found, "h2o_lossy"), "-") << "a prefix of a name is not the name";
     EXPECT_EQ(mnn_stub::bench_value("", "h2o_lossy_ratio"), "-");
+}
+
+TEST_F(MnnAdapterLife, NeedsNoMoreThanTheNumberOfLayersOfAConfig) {
+    mnnkv_host::model_config config;
+    config.json = R"({"kv_h2o_enable": true, "kv_memroy_mb": 64})";
+    config.layers = 2;
+    mnnkv_host::model_session model(config);
+    EXPECT_EQ(model.refusal, "");
+    model.say("nothing, since nothing prints");
+    EXPECT_FALSE(model.logs);
 }
 
 // Random schedules.

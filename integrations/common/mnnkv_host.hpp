@@ -37,19 +37,19 @@ namespace mnnkv_host {
 struct model_config {
     /// A JSON object; mnnkv_session_create reads its keys.
     std::string json;
-    std::uint32_t layers, lanes;
+    std::uint32_t layers = 0, lanes = 1;
     /// Threads of attention, which workers leave their cores; 0: as many as lanes.
-    std::uint32_t threads;
+    std::uint32_t threads = 0;
     /// kv_h2o_log_stats: one line per eviction.
-    bool logs;
+    bool logs = false;
     /// Attention asks layer_session::head for every KV head that it reads.
-    bool restores_heads;
+    bool restores_heads = false;
     /// The engine calls layer_session::attend where layer_session::attends.
     bool attends = false;
     /// Text of the engine, appended to the line of mnnkv_session_outlook; may be empty.
     std::string also;
-    /// Prints one line, given without a newline.
-    void (*print)(const char* line);
+    /// Prints one line, given without a newline; NULL: nothing is printed.
+    void (*print)(const char* line) = nullptr;
 };
 
 /// The session of one model.
@@ -90,7 +90,11 @@ public:
         return text.find("layer ") == 0 ? text : "layer " + std::to_string(number) + ": " + text;
     }
 
-    void say(const std::string& line) const { print_(("mnn-kv: " + line).c_str()); }
+    void say(const std::string& line) const {
+        if (print_ != nullptr) {
+            print_(("mnn-kv: " + line).c_str());
+        }
+    }
 
     /// Prints each text once in the life of the model.
     void say_once(const std::string& line) {
