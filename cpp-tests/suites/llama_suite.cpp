@@ -257,15 +257,21 @@ TEST(LlamaSequence, FailuresChangeNoSequenceAndNoBlob) {
     mnnkv_llama::buffer blob;
     ASSERT_TRUE(ok(mnnkv_llama::save(&context, 0, blob).code()));
     const bytes saved(blob.data(), blob.data() + blob.size());
-    EXPECT_EQ(mnnkv_llama::save(&context, 1, blob).code(), MNNKV_NOT_FOUND);
+    (void)mnnkv_state_decoded_size(nullptr, 0, nullptr);
+    const auto expect_failed = [](const mnnkv::status& done, mnnkv_status code, const std::string& why) {
+        EXPECT_EQ(done.code(), code);
+        EXPECT_EQ(done.message(), why) << "not of the failure before";
+    };
+    expect_failed(mnnkv_llama::save(&context, 1, blob), MNNKV_NOT_FOUND, "llama.cpp returned no state");
     EXPECT_TRUE(same(bytes(blob.data(), blob.data() + blob.size()), saved));
-    EXPECT_EQ(mnnkv_llama::restore(&context, 0, blob.data(), blob.size(), 0, nullptr, before.size() - 1).code(),
-              MNNKV_BUFFER_TOO_SMALL);
+    expect_failed(mnnkv_llama::restore(&context, 0, blob.data(), blob.size(), 0, nullptr, before.size() - 1),
+                  MNNKV_BUFFER_TOO_SMALL, "the state in the blob is larger than max_size");
     bytes damaged = saved;
     damaged[damaged.size() / 2] ^= 1;
     EXPECT_EQ(mnnkv_llama::restore(&context, 0, damaged.data(), damaged.size()).code(), MNNKV_CORRUPT);
     context.refuses = true;
-    EXPECT_EQ(mnnkv_llama::restore(&context, 0, blob.data(), blob.size()).code(), MNNKV_STALE);
+    expect_failed(mnnkv_llama::restore(&context, 0, blob.data(), blob.size()), MNNKV_STALE,
+                  "llama.cpp refused the state: another model or type of cache, or no room");
     EXPECT_TRUE(same(context.sequences[{0, 0}], before));
 }
 

@@ -55,17 +55,17 @@ inline mnnkv::status save(llama_context* context, llama_seq_id sequence, buffer&
                           saved* report = nullptr) {
 #ifdef LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
     if ((flags & LLAMA_STATE_SEQ_FLAGS_ON_DEVICE) != 0) {
-        return mnnkv::status(MNNKV_UNSUPPORTED);
+        return mnnkv::status(MNNKV_UNSUPPORTED, &failures::on_device);
     }
 #endif
     const std::size_t size = state_functions::size(context, sequence, flags);
     buffer raw(size);
     if (!raw) {
-        return mnnkv::status(MNNKV_OUT_OF_MEMORY);
+        return mnnkv::status(MNNKV_OUT_OF_MEMORY, &failures::no_memory);
     }
     const std::size_t len = state_functions::get(context, raw.data(), size, sequence, flags);
     if (len == 0 || len > size) {
-        return mnnkv::status(MNNKV_NOT_FOUND);
+        return mnnkv::status(MNNKV_NOT_FOUND, &failures::no_state);
     }
     if (report != nullptr) {
         report->raw_bytes = len;
@@ -86,7 +86,7 @@ inline mnnkv::status restore(llama_context* context, llama_seq_id sequence, cons
         return decoded;
     }
     const bool is_set = state_functions::set(context, raw.data(), raw.size(), sequence, flags) == raw.size();
-    return mnnkv::status(is_set ? MNNKV_OK : MNNKV_STALE);
+    return mnnkv::status(is_set ? MNNKV_OK : MNNKV_STALE, &failures::refused);
 }
 
 }  // namespace mnnkv_llama

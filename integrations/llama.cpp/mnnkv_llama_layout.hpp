@@ -333,6 +333,15 @@ private:
     std::size_t size_ = 0;
 };
 
+/// Texts of failures in this adapter, for mnnkv::status.
+struct failures {
+    static const char* no_memory() { return "out of memory"; }
+    static const char* too_large() { return "the state in the blob is larger than max_size"; }
+    static const char* on_device() { return "the flags leave the state on a device"; }
+    static const char* no_state() { return "llama.cpp returned no state"; }
+    static const char* refused() { return "llama.cpp refused the state: another model or type of cache, or no room"; }
+};
+
 /// Compresses a buffer of this layout to `blob`, which is unchanged after a failure. Without a layout that fits all bytes are
 /// opaque.
 inline mnnkv::status compress_as(layout& described, const void* data, std::size_t size, const mnnkv_state_options* options,
@@ -344,7 +353,7 @@ inline mnnkv::status compress_as(layout& described, const void* data, std::size_
     }
     buffer out(bound);
     if (!out) {
-        return mnnkv::status(MNNKV_OUT_OF_MEMORY);
+        return mnnkv::status(MNNKV_OUT_OF_MEMORY, &failures::no_memory);
     }
     std::size_t len = 0;
     const mnnkv_status result = mnnkv_state_encode(data, size, described.tensors.data(), described.tensors.size(),
@@ -377,12 +386,12 @@ inline mnnkv::status decompress(const void* blob, std::size_t blob_size, const m
         return mnnkv::status(read);
     }
     if (claimed > max_size) {
-        return mnnkv::status(MNNKV_BUFFER_TOO_SMALL);
+        return mnnkv::status(MNNKV_BUFFER_TOO_SMALL, &failures::too_large);
     }
     buffer out(claimed);
     std::size_t size = 0;
     if (!out) {
-        return mnnkv::status(MNNKV_OUT_OF_MEMORY);
+        return mnnkv::status(MNNKV_OUT_OF_MEMORY, &failures::no_memory);
     }
     const mnnkv_status result = mnnkv_state_decode(blob, blob_size, options, out.data(), claimed, &size);
     if (result == MNNKV_OK) {
