@@ -106,6 +106,15 @@ TEST(Snapshot, StructsComeInAllSizes) {
         return open(&options);
     });
     mnnkv::snapshot snapshot;
+    mnnkv_snapshot_options zeroed = {};
+    zeroed.io = &io;
+    zeroed.access = MNNKV_SNAPSHOT_SALVAGE;
+    EXPECT_TRUE(snapshot.open(zeroed)) << "the wrapper sets the size";
+    container empty;
+    const mnnkv_snapshot_io to_empty = empty.io();
+    zeroed.io = &to_empty;
+    zeroed.access = MNNKV_SNAPSHOT_APPEND;
+    EXPECT_TRUE(snapshot.create(zeroed));
     ASSERT_TRUE(snapshot.open(options_of(&io)));
     check_output_sizes<mnnkv_snapshot_info>(
         [&](mnnkv_snapshot_info* info) { return mnnkv_snapshot_get_info(snapshot.get(), info); });

@@ -11,16 +11,18 @@ namespace mnnkv {
 /// Owns a mnnkv_snapshot. `Text` is std::string or the like; `Bytes` has resize, size and contiguous bytes.
 class snapshot : public owner<mnnkv_snapshot, mnnkv_snapshot_destroy> {
 public:
-    /// mnnkv_snapshot_create, after reset(). Sets abi_version. Empty on failure.
+    /// mnnkv_snapshot_create, after reset(). Sets struct_size and abi_version. Empty on failure.
     status create(mnnkv_snapshot_options options) noexcept {
         reset();
+        options.struct_size = static_cast<std::uint32_t>(sizeof options);
         options.abi_version = MNNKV_ABI_VERSION;
         return mnnkv_snapshot_create(&options, &handle_);
     }
 
-    /// mnnkv_snapshot_open, after reset(). Sets abi_version. Empty on failure.
+    /// mnnkv_snapshot_open, after reset(). Sets struct_size and abi_version. Empty on failure.
     status open(mnnkv_snapshot_options options) noexcept {
         reset();
+        options.struct_size = static_cast<std::uint32_t>(sizeof options);
         options.abi_version = MNNKV_ABI_VERSION;
         return mnnkv_snapshot_open(&options, &handle_);
     }
