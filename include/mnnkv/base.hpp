@@ -24,7 +24,7 @@ class MNNKV_NODISCARD status {
 public:
     status(mnnkv_status code = MNNKV_OK) noexcept : code_(code), last_error_(nullptr) {}
 
-    /// A code of a library whose texts come from `last_error`, not from mnnkv_last_error.
+    /// A code whose text comes from `last_error`, not from mnnkv_last_error.
     status(mnnkv_status code, const char* (*last_error)()) noexcept : code_(code), last_error_(last_error) {}
 
     explicit operator bool() const noexcept { return code_ == MNNKV_OK; }
@@ -33,7 +33,9 @@ public:
     /// mnnkv_status_name
     const char* name() const noexcept { return mnnkv_status_name(code_); }
 
-    /// mnnkv_last_error, or mnnkv_model_last_error where the call was one of model.hpp; "" on success.
+    /// The text of the last failure on this thread: mnnkv_last_error, or mnnkv_model_last_error of a call of model.hpp. Read it
+    /// on the thread of the call, before its next call. A status with a `last_error` of its own has the text of that one. ""
+    /// on success.
     const char* message() const noexcept {
         return code_ == MNNKV_OK ? "" : last_error_ == nullptr ? mnnkv_last_error() : last_error_();
     }
