@@ -246,17 +246,18 @@ public:
     // Engine::load: in place of the chat. False: the chat is as before
     bool load(const mnnkv::snapshot& file) {
         std::vector<char> bytes, places;
-        if (!ok(file.section("tokens", bytes)) || bytes.size() < sizeof(Token) || !ok(file.section("places", places))) {
+        if (!ok(file.section("tokens", bytes)) || !ok(file.section("places", places))) {
             return false;
         }
-        Tokens tokens(bytes.size() / sizeof(Token));
+        const std::size_t count = bytes.size() / sizeof(Token), row = (count - 1) * sizeof places_[0][0];
+        if (count == 0 || places.size() != layers * row) {
+            error = "the file is not one of this engine";
+            return false;
+        }
+        Tokens tokens(count);
         std::memcpy(tokens.data(), bytes.data(), tokens.size() * sizeof(Token));
         const Token next = tokens.back();
         tokens.pop_back();
-        const std::size_t row = tokens.size() * sizeof places_[0][0];
-        if (places.size() != layers * row) {
-            return false;
-        }
         if (!ok(file.load(session_))) {
 #if STEP >= 9
             // Engine::load, where layers are damaged

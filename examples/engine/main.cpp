@@ -397,6 +397,10 @@ int main(int argc, char** argv) {
     const mnnkv::status opened = file.open(Engine(other).chat_file(path));
     require(opened.code() == MNNKV_STALE, "a file of another model is refused", opened.message());
     std::remove(path);
+    must(file.create(host.chat_file(path)));
+    must(file.put("tokens", "", 0) && file.put("places", "", 0) && file.commit(), path);
+    require(!host.load(file) && host.error == "the file is not one of this engine", "so is one without tokens", host.error);
+    std::remove(path);
     Engine small(model, "{" + quant + "}"), again(model, "{" + quant + "}");
     (void)conversation(small, true);
     must(file.create(small.chat_file(path)));
