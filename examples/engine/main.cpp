@@ -445,7 +445,7 @@ int main(int argc, char** argv) {
     };
     expected.clear();
     must(plain.answer(40, 3, expected), plain.error);
-    for (const bool early : {true, false}) {  // a load reads no tokens: damage shows when a step needs them
+    for (const bool early : {true, false}) {  // damage before the load is found by it, later damage by a step
         if (early) {
             flip();
         }
