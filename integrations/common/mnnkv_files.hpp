@@ -21,7 +21,7 @@
 namespace mnnkv_host {
 
 /// Why what is at `path` may be neither replaced nor removed; "" if nothing is there, or a regular file, or a symbolic link
-/// to one. A rename asks nothing: as root it puts a regular file in the place of a device that other programs need.
+/// to one. rename does not check: as root it puts a regular file in the place of a device that other programs need.
 inline std::string file_refusal(const std::string& path) {
 #ifdef _WIN32
     struct _stat64 found;

@@ -305,7 +305,7 @@ public:
     }
 
     /// Opens a step: edits the history, restores stored tokens and applies the planned eviction. cache.kv_len: tokens
-    /// in the cache, those of a step that failed included; set to the length behind which the engine appends. On
+    /// in the cache, those of a step that failed included; set to the length after which the engine appends. On
     /// failure (out of memory) no token is lost, and attention must not run. INVALID_ARGUMENT: if the edit keeps tokens that
     /// a failed step has removed here; only clear helps then.
     mnnkv::status begin(const step_counts& counts, mnnkv_cache& cache) {
@@ -376,7 +376,7 @@ public:
 
     /// A softmax tile of the open step. Several threads may call this at once, each with its own lane. The sums are made
     /// here, where the tile is near, and handed over with the head's last tile.
-    /// The heads of `given` are read (0 = 1), and its rows are all rows of the step.
+    /// `given` is of one query head, and its rows are all rows of the step.
     void sum(std::uint32_t lane, const mnnkv_score_tile& given) {
         if (!takes_tiles()) {
             return;
@@ -657,7 +657,7 @@ private:
     std::vector<std::int32_t> pairs_;
 };
 
-/// Returns pages of a cache behind its kv_len to the system; they read as zero.
+/// Returns pages of a cache after its kv_len to the system; they read as zero.
 inline void release_tail(const mnnkv_cache& cache) {
     std::uint64_t bytes = 0;
     (void)mnnkv_kv_release(cache.layout, cache.key, cache.value, cache.kv_len, cache.layout->max_tokens - cache.kv_len,
