@@ -139,7 +139,7 @@ public:
         ++length;
     }
 
-    /// Removes tokens; those behind move down.
+    /// Removes tokens; those after them move down.
     void erase(std::uint32_t first, std::uint32_t count) {
         for (std::uint32_t t = first; t + count < length; ++t) {
             for (std::uint32_t i = 0; i < kv_heads * dims; ++i) {

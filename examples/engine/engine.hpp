@@ -56,7 +56,7 @@ public:
 #endif
     }
 
-    /// Reads a text behind the chat.
+    /// Reads a text after the chat.
     bool read(const Tokens& text) {
         for (std::size_t at = 0; at < text.size(); at += chunk) {
             const std::uint32_t rows = static_cast<std::uint32_t>(std::min<std::size_t>(chunk, text.size() - at));
@@ -68,7 +68,7 @@ public:
         return true;
     }
 
-    /// Generates tokens behind the chat. With drafts, each step guesses so many tokens, and verifies them at once.
+    /// Generates tokens after the chat. With drafts, each step guesses so many tokens, and verifies them at once.
     bool answer(std::uint32_t count, std::uint32_t drafts, Tokens& out) {
         const std::size_t end = chat.size() + count;
         while (chat.size() < end) {
@@ -151,7 +151,7 @@ public:
         return true;
     }
 
-    /// What the model says behind the last row of the last forward; for tests.
+    /// What the model says after the last row of the last forward; for tests.
     std::vector<float> logits() const {
         std::vector<float> out(vocabulary);
         model_.logits(&x_[x_.size() - hidden], out.data());
@@ -293,7 +293,7 @@ public:
 #endif
 
 private:
-    /// Runs tokens behind the chat. False: the chat is as before.
+    /// Runs tokens after the chat. False: the chat is as before.
     bool forward(const Token* tokens, std::uint32_t rows) {
         x_.resize(std::size_t(rows) * hidden);
         for (std::uint32_t row = 0; row < rows; ++row) {
@@ -364,7 +364,7 @@ private:
             return false;
         }
 #if STEP >= 2
-        // Engine::attention, behind its appends
+        // Engine::attention, after its appends
         view.kv_len = cache.length;
 #endif
 #if STEP >= 6
@@ -409,7 +409,7 @@ private:
                         attend(key, value, &queries_[at], past + row + 1, &p[std::size_t(row) * total], &attended_[at]);
                     }
 #if STEP >= 6
-                    // Engine::attention, behind each query head: p is [rows][total], 0 where masked
+                    // Engine::attention, after each query head: p is [rows][total], 0 where masked
                     if (scored > 0) {
                         mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
                         tile.dtype = MNNKV_DTYPE_F32;
@@ -546,7 +546,7 @@ private:
         }
         const std::vector<std::int32_t> runs = positions(layer);  // (position, count), slot after slot
 #if STEP >= 4
-        // Engine::shift, behind begin: keys are written in the cache
+        // Engine::shift, after begin: keys are written in the cache
         if (!ok(session_.restore(layer, 0, 0, kv_heads, view))) {
             return false;
         }
@@ -614,7 +614,7 @@ private:
         }
     }
 
-    /// The token that the model says behind a row of the last forward.
+    /// The token that the model says after a row of the last forward.
     Token draw(std::uint32_t row) const {
         const std::size_t rows = x_.size() / hidden;
         return model_.draw(&x_[row * hidden], chat.size() - rows + row + 1);

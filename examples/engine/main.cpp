@@ -296,7 +296,7 @@ int main(int argc, char** argv) {
     Engine bounded(model, "{" + memory + "}");
     for (Engine* engine : {&plain, &small, &bounded}) {
         engine->clear();
-        // Nor are positions of a part that is forgotten left out behind a rollback to before it. In the end each token is away
+        // Nor are positions of a part that is forgotten left out after a rollback to before it. In the end each token is away
         // from the caches, which no edit may miss.
         must(engine->read(story(700, 1)) && engine->forget(300, 100) && engine->rollback(250), engine->error);
         must(engine->read(story(70, 2)), engine->error);
@@ -364,7 +364,7 @@ int main(int argc, char** argv) {
         must(engine->rollback(450) && engine->forget(20, 30), engine->error);
         must(engine->read(story(20, 3)) && engine->answer(40, 3, out), engine->error);
     }
-    require(said == expected, "the answer is the same, before and behind");
+    require(said == expected, "the answer is the same, before and after");
 #endif
 
 #if STEP == 8

@@ -110,7 +110,7 @@ public:
         }
     }
 
-    /// Adds what attention returned, and the block behind it.
+    /// Adds what attention returned, and the block after it.
     void mix(std::uint32_t layer, const float* attended, float* x) const {
         float y[hidden], z[inner];
         blocks_[layer].out.times(attended, y);
@@ -131,7 +131,7 @@ public:
         head_.times(y, out);
     }
 
-    /// The token behind a row that came at `position - 1`: drawn, in the same way each time.
+    /// The token after a row that came at `position - 1`: drawn, in the same way each time.
     Token draw(const float* x, std::size_t position) const {
         float p[vocabulary], sum = 0;
         logits(x, p);
