@@ -30,7 +30,8 @@ extern "C" {
 //   dropping    without a file, or once it or the room for sketches is full, they are dropped, head by head: their tokens can be
 //               attended to no more
 //
-// The first tokens, the newest 32 to 95 and pinned ones are never dropped. Each layer has its share, which no other takes.
+// The first tokens, the newest 32 to 95 and pinned ones are never dropped, nor does a block with a pinned token go to the file:
+// pins that take more than the budget exceed it (over_steps). Each layer has its share, which no other takes.
 // A layer whose numbers 8 and 4 bits cannot hold stays raw, and may take more: over_steps counts it, and a warning says so.
 // A budget that is too small for the model is refused by the first begin of a layer that shows it, or by a load; the
 // message has the least that would do for the layers that have begun and others like the first.
