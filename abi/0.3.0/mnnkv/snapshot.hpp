@@ -8,11 +8,13 @@ class snapshot : public owner<mnnkv_snapshot, mnnkv_snapshot_destroy> {
 public:
     status create(mnnkv_snapshot_options options) noexcept {
         reset();
+        options.struct_size = static_cast<std::uint32_t>(sizeof options);
         options.abi_version = MNNKV_ABI_VERSION;
         return mnnkv_snapshot_create(&options, &handle_);
     }
     status open(mnnkv_snapshot_options options) noexcept {
         reset();
+        options.struct_size = static_cast<std::uint32_t>(sizeof options);
         options.abi_version = MNNKV_ABI_VERSION;
         return mnnkv_snapshot_open(&options, &handle_);
     }
