@@ -110,12 +110,8 @@ impl Arguments {
             [] => quality::methods().into_iter().take(quality::USUAL).collect(),
             methods => methods.to_vec(),
         };
-        for (at, method) in methods.iter().enumerate() {
-            method.check()?;
-            if methods[..at].iter().any(|other| other.name == method.name) {
-                return Err(Failure(format!("--method {} comes twice", method.name)));
-            }
-        }
+        methods.iter().try_for_each(Method::check)?;
+        evaluate::refuse_twice("--method", methods.iter().map(|method| &method.name))?;
         if methods.iter().all(|method| method.name != WHOLE) {
             methods.splice(0..0, quality::methods().into_iter().filter(|method| method.name == WHOLE));
         }

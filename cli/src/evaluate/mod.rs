@@ -19,7 +19,7 @@ use mnnkv_replay::results::Results;
 use mnnkv_replay::watch::Watch;
 use mnnkv_replay::whole_cache::Rules;
 use options::{CutName, FormatName, Part, SessionKeys};
-pub use options::{named_keys, ratio};
+pub use options::{named_keys, ratio, refuse_twice};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -116,11 +116,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
         output::refuse_existing(path, arguments.overwrite)?;
         output::refuse_inputs([path], &arguments.config)?;
     }
-    for (at, policy) in arguments.policies.iter().enumerate() {
-        if arguments.policies[..at].iter().any(|other| other.name == policy.name) {
-            return Err(Failure(format!("--policy {} comes twice", policy.name)));
-        }
-    }
+    options::refuse_twice("--policy", arguments.policies.iter().map(|policy| &policy.name))?;
     let mut dump = Dump::open(&arguments.dumps).map_err(|e| e.to_string())?;
     choose_runs(&mut dump, arguments.run.as_deref())?;
     let tokens = dump.layers.iter().map(|info| info.tokens).max().unwrap_or(0);

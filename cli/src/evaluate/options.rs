@@ -7,6 +7,7 @@ use mnnkv::session::config::{Config, EvictionRules, LosslessRules};
 use mnnkv_replay::codec::{Encoding, Hint};
 use mnnkv_replay::eviction::{Policy, fixed_keys, policies};
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 use std::path::Path;
 
 /// Keys of a host's config: `kv_h2o_` and `kv_lossless_`.
@@ -111,6 +112,15 @@ pub fn named_keys<'a, 'b>(text: &'a str, known: impl Iterator<Item = &'b String>
     }
     let keys = serde_json::from_str(keys).map_err(|e| format!("the keys of {name} are not a JSON object: {e}"))?;
     Ok((name, keys))
+}
+
+/// Refuses a name that comes twice in the values of a flag.
+pub fn refuse_twice<'a>(flag: &str, names: impl IntoIterator<Item = &'a String>) -> Result<(), Failure> {
+    let mut seen = HashSet::new();
+    match names.into_iter().find(|name| !seen.insert(*name)) {
+        Some(name) => Err(Failure(format!("{flag} {name} comes twice"))),
+        None => Ok(()),
+    }
 }
 
 /// Parses the name of a built-in policy, or `NAME={...}` with keys of a config.
