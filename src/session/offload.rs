@@ -100,8 +100,8 @@ impl Offload {
         self.bytes.capacity() + self.sketches.bytes() + self.free.capacity() * size_of::<Range<u64>>()
     }
 
-    /// Writes a block that the file does not have, whose heads are in memory or nowhere. Returns false if the file does not take it; the reason of the first
-    /// failure is kept. OUT_OF_MEMORY: nothing was tried.
+    /// Writes a block that the file does not have, whose heads are in memory or nowhere. Returns false if the file does not take
+    /// it; the reason of the first failure is kept. OUT_OF_MEMORY: nothing was tried.
     pub(super) fn write(&mut self, blocks: &mut Blocks, block: u32) -> Result<bool> {
         if self.rest > 0 {
             self.rest -= 1;

@@ -238,8 +238,7 @@ impl Kept {
                 _ if cell.offloaded.is_some() => true,
                 // A block is written once: a second time its heads that are in the file alone would be lost.
                 Some(offload) if blocks.list()[block as usize].place.is_none() => offload.write(blocks, block)?,
-                Some(_) => false,
-                None => false,
+                _ => false,
             };
             if is_stored {
                 blocks.leave(block, head);
