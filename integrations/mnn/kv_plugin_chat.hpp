@@ -115,7 +115,7 @@ bool command(const std::string& content, MNN::KVMeta& meta, Context& context, st
     }
     std::string why = given.refusal;
     if (why.empty() && given.what == mnnkv_host::chat_command::trim && meta.plugin && meta.plugin->model) {
-        // Without a session there is no trim.
+        // trim is set with the session.
         why = meta.plugin->trim ? meta.plugin->trim(static_cast<std::uint64_t>(given.megabytes * 1e6))
                                 : meta.plugin->model->refusal;
         if (!why.empty()) {
