@@ -2,6 +2,10 @@
 
 use super::rounding::Rounding;
 use crate::error::{Error, Result};
+use crate::llama::Shape;
+use mnnkv::dtype::Dtype;
+use mnnkv::layout::Rows;
+use mnnkv::session::Holds;
 use serde_json::{Map, Value, json};
 
 /// Keys of a session's config.
@@ -50,9 +54,13 @@ fn keys(object: Value) -> Keys {
 
 impl Method {
     /// The config of a session for a chat that begins with `prompt` tokens; empty if nothing is evicted.
-    pub fn config(&self, ratio: f64, prompt: usize) -> Keys {
+    pub fn config(&self, ratio: f64, prompt: usize, shape: &Shape) -> Keys {
         if self.quantises() {
-            return self.keys.clone();
+            let mut config = self.keys.clone();
+            if self.has_least_budget() {
+                config.insert(BUDGET_BYTES.into(), least_budget(shape, (prompt as f64 / ratio).ceil() as u64).into());
+            }
+            return config;
         }
         if !self.evicts() {
             return Keys::new();
@@ -74,7 +82,12 @@ impl Method {
 
     /// Whether sessions have a budget, and so see the attention of prompts.
     pub(super) fn is_bounded(&self) -> bool {
-        self.keys.contains_key(BUDGET)
+        self.keys.contains_key(BUDGET) || self.keys.contains_key(BUDGET_BYTES)
+    }
+
+    /// Whether the budget is the least that has room for one token in `ratio`.
+    pub(super) fn has_least_budget(&self) -> bool {
+        self.keys.get(BUDGET_BYTES).is_some_and(Value::is_null)
     }
 
     /// Whether sessions evict.
@@ -118,7 +131,36 @@ const ROTATION: &str = "rotation";
 const CACHE: &str = "cache";
 const QUANT: &str = "kv_quant";
 const BUDGET: &str = "kv_memory_mb";
+const BUDGET_BYTES: &str = "kv_memory_bytes";
+pub(super) const FILE: &str = "kv_memory_file";
 const HOST_KEYS: [&str; 2] = [ROTATION, CACHE];
+
+/// What a budget holds of such a model; `None` where its tokens stay raw.
+fn holds(shape: &Shape, bytes: u64) -> Option<Holds> {
+    let (kind, heads) = (Dtype::F32.into(), shape.kv_heads);
+    Holds::of(bytes, shape.layers as u32, &Rows { key: kind, value: kind, heads, dims: shape.dims })
+}
+
+/// Whether a budget quantises the tokens of a model.
+pub(super) fn can_be_bounded(shape: &Shape) -> bool {
+    holds(shape, 0).is_some()
+}
+
+/// The least budget, in bytes, that holds so many tokens in 8 and 4 bits.
+fn least_budget(shape: &Shape, tokens: u64) -> u64 {
+    let has_room = |bytes: u64| holds(shape, bytes).is_none_or(|holds| holds.quantised_tokens >= tokens);
+    let least = holds(shape, 0).map_or(1, |holds| holds.least_bytes);
+    let mut most = least;
+    while !has_room(most) {
+        most *= 2;
+    }
+    let (mut low, mut high) = (least, most);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if has_room(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
+}
 
 /// The built-in methods, those of the usual table first.
 pub fn methods() -> Vec<Method> {
@@ -135,10 +177,13 @@ pub fn methods() -> Vec<Method> {
         method("int8, mode 10", json!({ CACHE: "int8" })),
         method("tq4, mode 14", json!({ CACHE: "tq4" })),
         method("k8v4", json!({ QUANT: "k8v4" })),
+        method("budget", json!({ BUDGET_BYTES: null })),
+        // Each chat has a file of its own.
+        method("budget, file", json!({ BUDGET_BYTES: null, FILE: "blocks" })),
         method("keydiff, int8, mode 10", keydiff_int8),
         method("keydiff, rotated", json!({ "kv_h2o_block_tokens": 8, ROTATION: false })),
     ]
 }
 
 /// Methods of the usual table.
-pub const USUAL: usize = 9;
+pub const USUAL: usize = 11;

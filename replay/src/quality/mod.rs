@@ -68,7 +68,7 @@ pub fn measure(model: &Model, request: &Request, watch: Watch<'_>) -> Result<Res
     let mut left = Vec::new();
     let mut methods = Vec::new();
     for method in &request.methods {
-        match unfit(method, model.shape())?.or(unknown_key(method, model.shape().layers)?) {
+        match unfit(method, model.shape())?.or(unknown_key(method, model.shape())?) {
             Some(reason) => left.push(Left { method: method.name.clone(), reason }),
             None => methods.push(method),
         }
@@ -82,7 +82,7 @@ pub fn measure(model: &Model, request: &Request, watch: Watch<'_>) -> Result<Res
         prompts = Some(Prompts::new(&cache.folder, cache.most, fingerprint)?);
         path = Some(cache.folder.join("results.jsonl"));
     }
-    let samples = Samples::open(path.as_deref(), salt)?;
+    let samples = Samples::open(path.as_deref(), salt, *model.shape())?;
     let judge = Judge { model, request, methods, prompts, samples, watch };
     batches(request).into_par_iter().with_max_len(1).try_for_each(|batch| judge.run(batch))?;
     Ok(Results::new(request, &judge.methods, left, |item, method, ratio| judge.samples.find(item, method, ratio)))
@@ -157,17 +157,20 @@ impl Judge<'_> {
 
 /// Why a model cannot be run with a method.
 fn unfit(method: &Method, shape: &Shape) -> Result<Option<String>> {
-    let whole = shape.dims.is_multiple_of(32);
-    let unfit = method.rounding()? == Some(Rounding::Tq4) && !whole;
-    Ok(unfit.then(|| format!("heads have {} elements; TQ4 is for multiples of 32", shape.dims)))
+    let heads = format!("heads have {} elements", shape.dims);
+    if method.rounding()? == Some(Rounding::Tq4) && !shape.dims.is_multiple_of(32) {
+        return Ok(Some(format!("{heads}; TQ4 is for multiples of 32")));
+    }
+    let unfit = method.has_least_budget() && !methods::can_be_bounded(shape);
+    Ok(unfit.then(|| format!("{heads}, which sessions do not quantise")))
 }
 
 /// The warning of a session that does not know a key of a method.
-fn unknown_key(method: &Method, layers: usize) -> Result<Option<String>> {
-    let config = Value::Object(method.config(3.5, PROMPT)).to_string();
+fn unknown_key(method: &Method, shape: &Shape) -> Result<Option<String>> {
+    let config = Value::Object(method.config(3.5, PROMPT, shape)).to_string();
     let fail = |e| Error::new(&method.name, e);
     let host = Host { attends: true, ..Host::default() };
-    let session = Session::with_host(config.as_bytes(), b"", layers as u32, 1, host).map_err(fail)?;
+    let session = Session::with_host(config.as_bytes(), b"", shape.layers as u32, 1, host).map_err(fail)?;
     let warnings = session.warnings().map_err(fail)?;
     Ok(warnings.lines().find(|warning| warning.contains("is not a key of this version")).map(String::from))
 }

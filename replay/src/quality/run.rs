@@ -1,7 +1,7 @@
 //! Items side by side through one method, token by token behind their prompts.
 
 use super::chat::{Chat, Measured};
-use super::methods::{FIRST_EVICTED, PROMPT_ROWS};
+use super::methods::{FILE, FIRST_EVICTED, PROMPT_ROWS};
 use super::prompts::{Prompt, Rows};
 use super::samples::Sample;
 use super::{Item, Method};
@@ -68,8 +68,8 @@ impl Plan<'_> {
 
     fn reader<'a>(&self, start: Start<'a>, generates: bool) -> Result<Reader<'a>> {
         let (shape, Start { item, prompt }) = (self.model.shape(), start);
-        let mut config = self.method.config(self.ratio, item.question_from);
-        if let Some(file) = config.get_mut("kv_memory_file") {
+        let mut config = self.method.config(self.ratio, item.question_from, shape);
+        if let Some(file) = config.get_mut(FILE) {
             // Each chat has its own.
             *file = own_file().into();
         }

@@ -2,6 +2,7 @@
 
 use super::{Item, Method};
 use crate::error::{Error, Result};
+use crate::llama::Shape;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
@@ -54,14 +55,16 @@ pub(super) struct Samples {
     path: PathBuf,
     /// What all keys depend on: the program, the model, tokens to generate.
     salt: Vec<u8>,
+    /// Of the model.
+    shape: Shape,
 }
 
 impl Samples {
     /// Reads the file if one is given. Lines that are not whole are passed over: the last of a run that was ended.
-    pub(super) fn open(path: Option<&Path>, salt: Vec<u8>) -> Result<Samples> {
+    pub(super) fn open(path: Option<&Path>, salt: Vec<u8>, shape: Shape) -> Result<Samples> {
         let mut known = HashMap::new();
         let Some(path) = path else {
-            return Ok(Samples { known: Mutex::new((known, None)), path: PathBuf::new(), salt });
+            return Ok(Samples { known: Mutex::new((known, None)), path: PathBuf::new(), salt, shape });
         };
         let fail = |e: std::io::Error| Error::new(path.display(), format!("cannot be read or written: {e}"));
         let mut file = OpenOptions::new().create(true).read(true).append(true).open(path).map_err(fail)?;
@@ -74,7 +77,7 @@ impl Samples {
         if !whole {
             file.write_all(b"\n").map_err(fail)?;
         }
-        Ok(Samples { known: Mutex::new((known, Some(file))), path: path.into(), salt })
+        Ok(Samples { known: Mutex::new((known, Some(file))), path: path.into(), salt, shape })
     }
 
     /// All that a sample depends on.
@@ -85,7 +88,7 @@ impl Samples {
         let places: Vec<u64> = [item.question_from].iter().chain(&item.scored).map(|at| *at as u64).collect();
         sum.update(places.as_bytes());
         // A method that evicts nothing is the same for every ratio.
-        let config = method.config(ratio, item.question_from);
+        let config = method.config(ratio, item.question_from, &self.shape);
         sum.update(format!("{} {:?} {:?}", method.evicts(), method.keys, config).as_bytes());
         format!("{:032x}", sum.digest128())
     }

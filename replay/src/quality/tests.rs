@@ -1,6 +1,6 @@
 //! The forward pass and the attention of a chat, beside plain ones in f64.
 
-use super::chat::Chat;
+use super::chat::{Chat, Measured};
 use super::*;
 use crate::llama::tests::Written;
 use crate::llama::{Projected, Shape, loss};
@@ -298,24 +298,28 @@ fn a_run_goes_on_where_one_with_the_same_folder_ended() {
     assert_eq!((lines(), other.rows[1].loss), (11, first.rows[1].loss));
 }
 
+/// Of one layer, without weights.
+const SHAPE: Shape = Shape {
+    layers: 1,
+    hidden: 1,
+    inner: 1,
+    heads: 4,
+    kv_heads: 2,
+    dims: 20,
+    vocabulary: 1,
+    context: 1,
+    epsilon: 0.0,
+    theta: 1.0,
+    tied: true,
+};
+
 /// A chat attends to the tokens that its session says are in the cache, and to no others.
 #[test]
 fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
-    let shape = Shape {
-        layers: 1,
-        hidden: 1,
-        inner: 1,
-        heads: 4,
-        kv_heads: 2,
-        dims: 20,
-        vocabulary: 1,
-        context: 1,
-        epsilon: 0.0,
-        theta: 1.0,
-        tied: true,
-    };
-    for method in methods().iter().filter(|method| method.rounding() == Ok(None)) {
-        let mut keys = method.config(3.5, 200);
+    let shape = SHAPE;
+    let fits = |method: &&Method| method.rounding() == Ok(None) && !method.has_least_budget();
+    for method in methods().iter().filter(fits) {
+        let mut keys = method.config(3.5, 200, &shape);
         keys.insert("kv_h2o_layer_start".into(), 0.into());
         let config = Value::Object(keys).to_string();
         let mut chat = Chat::new(&shape, &config, 300, 0, 3.5).unwrap();
@@ -339,6 +343,34 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
         }
         assert!(!method.evicts() || chat.measured.resident < chat.measured.logical / 2, "{}", method.name);
     }
+}
+
+#[test]
+fn a_budget_has_room_for_one_token_in_the_ratio_and_loses_none_with_a_file() {
+    // Blocks are dropped head by head; a token counts as long as a head has it.
+    let shape = Shape { layers: 24, kv_heads: 1, dims: 64, ..SHAPE };
+    let kept = ["budget", "budget, file"].map(|name| {
+        let mut config = named(&[name]).remove(0).config(3.5, 1400, &shape);
+        if let Some(file) = config.get_mut("kv_memory_file") {
+            let name = format!("mnnkv-quality-test-{}", std::process::id());
+            *file = std::env::temp_dir().join(name).display().to_string().into();
+        }
+        let mut chat = Chat::new(&shape, &Value::Object(config).to_string(), 1420, 0, 3.5).unwrap();
+        let mut random = Random(9);
+        for added in [200; 7].into_iter().chain([1; 20]) {
+            chat.measured = Measured::default();
+            let mut rows =
+                |width: usize| -> Vec<f32> { (0..added * width).map(|_| 3.0 * number(&mut random)).collect() };
+            let (query, key, value) = (rows(256), rows(64), rows(64));
+            for layer in 0..shape.layers {
+                let mut output = vec![0.0; query.len()];
+                chat.step(layer, &Projected { query: &query, key: &key, value: &value }, Some(&mut output)).unwrap();
+            }
+        }
+        chat.measured.resident / chat.measured.calls
+    });
+    // Working memory takes less than its part of so small a budget.
+    assert!((400..=700).contains(&kept[0]) && kept[1] == 1420, "{kept:?}");
 }
 
 #[test]
