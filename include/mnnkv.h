@@ -25,6 +25,8 @@
 // restore in begin costs more, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp. docs/adopt.md makes
 // an example engine a host, step by step.
 //
+// Without the calls that attend.h shows, kv_quant has no effect, nor has a budget unless kv_lossless is true.
+//
 // Example
 //
 //   // Tokens of one layer and step, of a host that attends itself (options.attends = 0). append writes K and V at kv_len.
@@ -66,7 +68,7 @@
 //   overlap any other call on it. Exceptions are documented. Functions without a handle run on any thread.
 // - Only a call that is passed a cache touches its memory. It may return whole pages of tokens to the system. Threads
 //   of the library never touch a cache, so that it may be moved or freed between two calls.
-// - OUT_OF_MEMORY, if memory is refused: nothing was changed, and the call may be repeated.
+// - OUT_OF_MEMORY, if memory is refused: nothing was changed, and the call may be repeated. attend.h has one exception.
 // - INTERNAL, if the library has a bug: panics are caught. Every later call on the handle but its _destroy returns INTERNAL;
 //   after mnnkv_session_attend only the open step is lost: abort it.
 // - mnnkv_session_create takes up to 256 KB of the thread's stack, other functions up to 128 KB.

@@ -31,7 +31,7 @@ mnnkv::status step(mnnkv::session& session, Host& host, uint32_t layer, uint32_t
     mnnkv::status s = session.begin(layer, cache);    // tokens leave the cache for few bits, as the budget asks
     if (!s) return s;
     host.kv_len = cache.kv_len;
-    host.append(tokens);                              // K and V of the new tokens
+    host.append(tokens);                              // K and V of the new tokens; if buffers have moved, set cache.key, ...
     cache.kv_len = host.kv_len;
     if (session.attends(layer)) {                     // over all tokens, in the cache or not
         s = session.attend(layer, 0, 1, cache, host.queries(tokens));

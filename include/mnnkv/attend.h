@@ -15,14 +15,14 @@ extern "C" {
 //
 // With a budget (memory.h) or kv_quant "k8v4" tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of f32. The first
 // kv_quant_sink_tokens and the newest 32 to 95 stay raw in the host's cache (after an edit those of the first that are before
-// the first quantised token). The others leave it in begin, 64 at a time, and are read as they are by the attention of this
-// header, which takes the place of the host's:
+// the first quantised token). The others leave it in begin, 64 at a time. The attention of this header reads
+// their codes, and takes the place of the host's:
 //
 //   options.attends = 1;                                   // in mnnkv_session_create: the host calls the below
 //   mnnkv_session_begin(session, layer, &cache);           // kv_len becomes the number of raw tokens
 //   ...                                                    // the host appends K and V at kv_len, as ever
 //   cache.kv_len += rows;
-//   mnnkv_session_attends(session, layer, &attends);       // memory.h; 0: the host attends itself, in place of the next line
+//   mnnkv_session_attends(session, layer, &attends);       // 0: the host attends itself, in place of the next line
 //   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
 //   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
 //
@@ -37,10 +37,10 @@ extern "C" {
 //   at once.
 // - Not here: slopes (ALiBi), which rows.h has, and a V of another width than K.
 // - K and V of all raw tokens must be finite, also of those that a row does not attend to: else its output may be NaN.
-// - Rounding: sums are f32, but for a query times the scales of K, which has 13 bits of its largest channel, and a softmax
-//   weight times its scale of V, which has 14 bits of the largest in its block, or 7 where the largest weight of the block is
-//   at most 1/64 of the sum of all so far. V of a block with less than 2^-14 of the weights is not read. docs/quality.md has
-//   what the rounding of K and V costs models.
+// - Rounding: sums are f32. A query times the scales of K is rounded to 13 bits of its largest channel. A softmax weight times
+//   its scale of V is rounded to 14 bits of the largest in its block; to 7 where the largest weight of the block is at most
+//   1/64 of the sum of all so far. V of a block with less than 2^-14 of the weights is not read. docs/quality.md has what the
+//   rounding of K and V costs models.
 // - A round is a call of each part. A step has one, or several with some of its rows each.
 
 /// The attention of a step of a layer.
@@ -57,7 +57,7 @@ typedef struct mnnkv_attend {
     uint32_t head_dim;
     /// The factor of a logit, not negative; 0 = 1 / sqrt(head_dim).
     float scale;
-    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0 = [rows][heads][head_dim], or
+    /// Queries after their rotation (RoPE); keys must be cached after theirs, too. Bytes from a head to the next, and from a row to the next; both 0 = [rows][heads][head_dim], or
     /// neither.
     const void *queries;
     uint64_t query_head_stride;
@@ -67,8 +67,8 @@ typedef struct mnnkv_attend {
     void *output;
     uint64_t output_head_stride;
     uint64_t output_row_stride;
-    /// 1 = row r attends to tokens up to its own, the (rows - r)th from the end; 0 = each row to all tokens. The tokens of more
-    /// than one causal row must be raw, as those that the step appended are.
+    /// 1 = row r attends to tokens up to its own, the (rows - r)th from the end; 0 = each row to all tokens. With more than
+    /// one causal row the tokens of all these rows must be raw, as those are that the step appended.
     uint32_t causal;
     /// Row r does not attend to tokens that are `window` or more before its own; 0 = no bound. Whether it attends to later
     /// ones is up to causal.
@@ -81,7 +81,8 @@ typedef struct mnnkv_attend {
     /// NULL = none.
     const float *mask;
     uint64_t mask_row_stride;
-    /// [heads]: a logit of the attention sink of each query head; finite. NULL = no sinks.
+    /// [heads]: a logit that joins the softmax of each query head without a value (attention sinks of models, not the sink tokens
+    /// of a config); finite. NULL = none.
     const float *sinks;
 } mnnkv_attend;
 

@@ -37,8 +37,8 @@ typedef struct mnnkv_gear_options {
     uint32_t predictors;
     /// 1 = fastest .. 9 = smallest; 0 = 5. More effort may cost 1% of size where words are mostly noise.
     int32_t effort;
-    /// V2: elements per row (one token of one head). 0 = unknown, as is a value larger than src, or with fewer than 64
-    /// rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
+    /// V2: elements per row (one token of one head). 0 = unknown, as is a value larger than src, and rows of more
+    /// than 4,096 bytes where there are fewer than 64. Without a rotation hint src may end within a row.
     uint32_t head_dim;
     uint32_t reserved[3];
     /// V2, for K: the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. V1 and LANES do not use it: they refuse a

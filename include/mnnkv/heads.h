@@ -14,8 +14,8 @@ extern "C" {
 // --- Heads: stored tokens restored where they are read ----------------------------------------------------------
 //
 // A session made with mnnkv_session_options::restores_heads = 1 restores nothing in mnnkv_session_begin: stored tokens
-// still read as zero in the cache. Instead each attention thread asks for a KV head just before it reads it, and only
-// the heads that are being read take memory:
+// still read as zero in the cache. Instead each attention thread calls mnnkv_session_head for a KV head just before it reads it,
+// and only the heads that are being read take memory:
 //
 //   mnnkv_session_head       returns where the head can be read: in the cache, or decoded in memory of the lane
 //   mnnkv_session_restore    decodes heads into the cache itself, for kernels that must read them there

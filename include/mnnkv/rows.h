@@ -22,8 +22,8 @@ extern "C" {
 //   mnnkv_rows_merge(&rows, part, parts, scratch, bytes);      // on each thread; the output is complete after all
 //
 // Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
-// relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp of the system in the
-// merge. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
+// relative error below 2^-18. With the same number of parts results are equal to the bit on every CPU, except for the
+// system's exp in the merge. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
 // Otherwise the output is undefined, but no memory outside of the buffers is accessed.
 
 /// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of 32,
@@ -66,8 +66,8 @@ typedef struct mnnkv_rows {
     const float *queries;
     uint64_t query_head_stride;
     uint64_t query_row_stride;
-    /// f32, written only by the merge, with strides likewise, with which the heads of a row end before the next row begins, or
-    /// the rows of a head before the next head. Zeros where a row attends to nothing.
+    /// f32, written only by the merge. Strides as for queries: the heads of a row must end before the next row begins, or the
+    /// rows of a head before the next head. Zeros where a row attends to nothing.
     float *output;
     uint64_t output_head_stride;
     uint64_t output_row_stride;

@@ -59,7 +59,7 @@ typedef struct mnnkv_session_options {
     size_t defaults_len;
     /// Threads of the host's attention, 0 = lanes. By default workers get the other cores (docs/config.md).
     uint32_t host_threads;
-    /// 1 = attention asks for each KV head that it reads (heads.h), and begin restores none; 0 = begin restores all.
+    /// 1 = attention calls mnnkv_session_head for each KV head that it reads (heads.h), and begin restores none; 0 = begin restores all.
     uint32_t restores_heads;
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     const struct mnnkv_executor *executor;
@@ -109,8 +109,8 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session,
 /// metric counts the failure.
 /// heads: query heads (not KV heads); read only where rows are scored (policy "mass"). queries: rows of the step in each head, all of
 /// which have attended where the session attends; 0 closes a step without attention, which drops block sums and is not counted.
-/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. Heads
-/// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
+/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. With
+/// policy "mass" all heads and rows that are scored must have handed over their sums, or none: then scores do not change.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, above max_tokens, or not the one that the step has attended with
 /// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len

@@ -75,7 +75,8 @@ pub struct mnnkv_layout {
     pub value_head_stride: u64,
     /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1, for
     /// V only with flash_block 1, 0 where quantised. 0 = side by side. With a token stride, head stride 0 means that
-    /// heads of a token lie side by side in it. A head stride spans a head, or lets all heads of a token fit its own.
+    /// heads of a token lie side by side in it. A head stride is at least the size of a head, or all heads of a token fit
+    /// into its token stride.
     pub key_token_stride: u64,
     pub value_token_stride: u64,
     /// K INT8: its packing and the arrays beside it (quantised.h). Not read otherwise.

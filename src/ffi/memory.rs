@@ -1,11 +1,11 @@
 //! Memory
 //!
 //! {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
-//! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step but one in which working
-//! memory grows, as the first that attends; the next one makes room. Working memory of attention is freed after a step where it
-//! takes more than an eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. The raw
-//! tokens of a prompt's chunk, a step of more than 16, may exceed it until the next begin of their layer: a host that waits after a
-//! prompt calls begin and end without tokens. The host calls mnnkv_session_attend where mnnkv_session_attends returns 1 (attend.h).
+//! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step, with two exceptions. A step
+//! in which working memory grows, such as the first that attends, may exceed it; the next one makes room. A step of more than 16
+//! tokens, a chunk of a prompt, may exceed it by its raw tokens until the next begin of the layer: a host that pauses after a
+//! prompt calls begin and end without tokens. Working memory of attention is freed after a step where it takes more than an
+//! eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. The host calls mnnkv_session_attend where mnnkv_session_attends returns 1 (attend.h).
 //! Sessions share no budget, and no file.
 //! States of a layer, the mildest first:
 //!
@@ -60,7 +60,7 @@ pub struct mnnkv_memory_stats {
     /// The budget; 0 = none.
     pub budget_bytes: u64,
     /// Tokens of a chat that the budget holds at least, raw, and in 8 and 4 bits, with steps of one token, working memory of
-    /// 0.5 MB and layers like the first; 0 before the first begin. The raw tokens of a step are of the same share: with long
+    /// 512 KiB and layers like the first; 0 before the first begin. The raw tokens of a step are of the same share: with long
     /// chunks a small budget holds fewer.
     pub raw_tokens: u64,
     pub quantised_tokens: u64,

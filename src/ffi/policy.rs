@@ -81,9 +81,9 @@ unsafe fn checked<'a>(given: &mnnkv_rotation) -> Result<KeyRotation<'a>> {
 }
 
 /// Gives the rotation of the keys of a layer, or of all with MNNKV_ALL_LAYERS, before its first step: "keydiff" then
-/// compares keys as they were before it, which keeps better tokens. Copied; NULL = not known. Holds for the tokens to come,
-/// through mnnkv_session_reset, too. After the first step keys that were compared before keep their scores by the rotation of
-/// then, and keys to come are compared with them: reset the layer first. Other policies ignore it. Where rotated channels
+/// compares keys without their rotation, which keeps better tokens. Copied; NULL = not known. Holds for the tokens to come,
+/// through mnnkv_session_reset, too. After the first step the scores of earlier keys are not computed again: reset the layer
+/// before it gets another rotation. Other policies ignore it. Where rotated channels
 /// exceed head_dim, end refuses.
 /// INVALID_ARGUMENT: if layer is out of range, or a field of rotation is
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

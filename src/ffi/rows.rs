@@ -9,8 +9,8 @@
 //!   mnnkv_rows_merge(&rows, part, parts, scratch, bytes);      // on each thread; the output is complete after all
 //!
 //! Every row of the cache is read once for all query heads. Numbers are f32; sums are of fused products, and exponentials have a
-//! relative error below 2^-18. Results are the same to the bit on every CPU, for as many parts, but for exp of the system in the
-//! merge. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
+//! relative error below 2^-18. With the same number of parts results are equal to the bit on every CPU, except for the
+//! system's exp in the merge. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
 //! Otherwise the output is undefined, but no memory outside of the buffers is accessed.
 
 use super::cache::MNNKV_DTYPE_F32;
@@ -66,8 +66,8 @@ pub struct mnnkv_rows {
     pub queries: *const f32,
     pub query_head_stride: u64,
     pub query_row_stride: u64,
-    /// f32, written only by the merge, with strides likewise, with which the heads of a row end before the next row begins, or
-    /// the rows of a head before the next head. Zeros where a row attends to nothing.
+    /// f32, written only by the merge. Strides as for queries: the heads of a row must end before the next row begins, or the
+    /// rows of a head before the next head. Zeros where a row attends to nothing.
     pub output: *mut f32,
     pub output_head_stride: u64,
     pub output_row_stride: u64,

@@ -2,7 +2,7 @@
 //!
 //! The functions of mnnkv/model.h are in a library of their own, libmnnkv_model, which does not need libmnnkv. Each
 //! library has the text of its own failures: that of a function of mnnkv/model/*.h is here, and mnnkv_last_error does not
-//! have it. mnnkv::status::message() of the C++ wrappers asks the library of the call.
+//! have it. mnnkv::status::message() of the C++ wrappers returns the text of the library that made the call.
 
 use std::ffi::c_char;
 

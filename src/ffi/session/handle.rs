@@ -133,7 +133,7 @@ pub struct mnnkv_session_options {
     pub defaults_len: usize,
     /// Threads of the host's attention, 0 = lanes. By default workers get the other cores (docs/config.md).
     pub host_threads: u32,
-    /// 1 = attention asks for each KV head that it reads (heads.h), and begin restores none; 0 = begin restores all.
+    /// 1 = attention calls mnnkv_session_head for each KV head that it reads (heads.h), and begin restores none; 0 = begin restores all.
     pub restores_heads: u32,
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     pub executor: *const mnnkv_executor,

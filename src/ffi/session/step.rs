@@ -29,8 +29,8 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// metric counts the failure.
 /// heads: query heads (not KV heads); read only where rows are scored (policy "mass"). queries: rows of the step in each head, all of
 /// which have attended where the session attends; 0 closes a step without attention, which drops block sums and is not counted.
-/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. Heads
-/// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
+/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. With
+/// policy "mass" all heads and rows that are scored must have handed over their sums, or none: then scores do not change.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, above max_tokens, or not the one that the step has attended with
 /// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
