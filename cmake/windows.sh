@@ -16,7 +16,7 @@ name=windows
 . ./cmake/common.sh
 
 # Debian's package of the 64-bit wine alone puts it outside of PATH.
-wine() {
+find_wine() {
     for program in wine64 /usr/lib/wine/wine64 wine; do
         if have "$program"; then
             command -v "$program"
@@ -29,7 +29,7 @@ standard_library() { [ -d "$(rustc --print target-libdir --target "$target" 2>/d
 missing() {
     absent=
     have x86_64-w64-mingw32-g++ || absent="$absent g++-mingw-w64-x86-64-posix"
-    [ -n "$(wine)" ] || absent="$absent wine64"
+    [ -n "$(find_wine)" ] || absent="$absent wine64"
     echo "${absent# }"
 }
 
@@ -59,7 +59,7 @@ mkdir -p "$out"
 export CARGO_TARGET_DIR="$out/cargo" WINEPREFIX="$out/wine"
 # wine's own messages are about what it lacks, such as a screen.
 export WINEDEBUG="${WINEDEBUG:--all}"
-CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=$(wine)
+CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=$(find_wine)
 export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER
 export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=x86_64-w64-mingw32-gcc CC_x86_64_pc_windows_gnu=x86_64-w64-mingw32-gcc
 say "$(rustc -V), $("$CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER" --version)"
