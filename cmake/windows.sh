@@ -2,7 +2,7 @@
 # For Windows on x86-64, on a Debian machine: runs the tests of the core library, the package mnn-kv, under wine.
 #
 # Installs and prints missing tools: GCC for Windows and wine with apt-get, Rust's standard library for Windows with
-# rustup. wine's files are in build/windows/wine.
+# rustup. wine's files are in target/wine.
 #
 # MNNKV_NO_INSTALL=1 prints missing tools instead of installing them.
 set -eu
@@ -55,8 +55,9 @@ if ! standard_library; then
 fi
 
 # Neither those of the normal build nor of the environment.
-mkdir -p "$out"
-export CARGO_TARGET_DIR="$out/cargo" WINEPREFIX="$out/wine"
+mkdir -p "$out" target
+# cargo scans the package but for target, and wine has links to the whole system.
+export CARGO_TARGET_DIR="$out/cargo" WINEPREFIX="$PWD/target/wine"
 # wine's own messages are about what it lacks, such as a screen.
 export WINEDEBUG="${WINEDEBUG:--all}"
 CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=$(find_wine)
