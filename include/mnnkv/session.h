@@ -70,6 +70,7 @@ typedef struct mnnkv_session_options {
 
 /// Makes a session. The JSON texts need no terminating zero.
 /// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
+/// OUT_OF_MEMORY: if memory is refused, or a thread for compression cannot be started
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 
 /// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost.

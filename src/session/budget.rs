@@ -19,7 +19,7 @@ use crate::attend::{self, Blocks, Found, Reads, Work};
 use crate::layout::{Layout, Rows};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
-use crate::sys::pages;
+use crate::sys::{memory, pages};
 
 /// Sketches take at most this share of what is left for blocks, of 8: a block of the file is better than one that is gone.
 const MOST_SKETCHES: usize = 7;
@@ -195,9 +195,19 @@ impl Budget {
         self.rules.outlook(self.bytes, self.holds, is_missing)
     }
 
-    pub(super) fn new(rules: MemoryRules) -> Self {
-        let offload = rules.file.clone().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
-        Budget { bytes: rules.bytes, rules, model: None, least: 0, holds: None, freed: 0, lossless_over: 0, offload }
+    pub(super) fn new(rules: MemoryRules) -> Result<Self> {
+        let file = rules.file.as_deref().map(memory::text).transpose()?;
+        let offload = file.map(|file| Offload::new(file, rules.file_bytes, rules.wait));
+        Ok(Budget {
+            bytes: rules.bytes,
+            rules,
+            model: None,
+            least: 0,
+            holds: None,
+            freed: 0,
+            lossless_over: 0,
+            offload,
+        })
     }
 
     /// The share of a layer with such tokens, whose steps append `next` of them. `working`: bytes that no layer has.

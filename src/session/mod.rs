@@ -108,9 +108,9 @@ impl Session {
             None => Store::new(Settings::default())?,
         };
         let outlook = config.outlook(layers)?;
-        let budget = config.memory.clone().map(Budget::new);
         let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
         let attending = memory::collect(layers.iter().map(|_| Slot::default()))?;
+        let budget = config.memory.take().map(Budget::new).transpose()?;
         Ok(Session {
             outlook,
             warnings,

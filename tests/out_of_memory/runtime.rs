@@ -52,6 +52,7 @@ fn sessions_lose_no_token() {
                 "kv_lossless_block_tokens": 16, "kv_lossless_hot_recent_tokens": 8, "kv_lossless_codec_runtime": "gear_v2",
                 "kv_a key of no meaning": 1, "kv_h2o_\u00e9": "x"}"#,
         ),
+        ("a budget", cr#"{"kv_memory_mb": 64, "kv_lossless": true, "kv_memory_file": "not made"}"#),
     ] {
         assert!(each_call(name, |shortage| chat(config, shortage)) > 50);
     }

@@ -149,6 +149,7 @@ unsafe impl Sized32 for mnnkv_session_options {
 
 /// Makes a session. The JSON texts need no terminating zero.
 /// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
+/// OUT_OF_MEMORY: if memory is refused, or a thread for compression cannot be started
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_create(
     options: *const mnnkv_session_options,
