@@ -14,8 +14,9 @@ extern "C" {
 // --- Snapshot: bytes of the host --------------------------------------------------------------------------------
 //
 // A snapshot is a file (mnnkv_snapshot_options::path), or bytes that the host keeps in a container of its own, encrypted
-// or not (mnnkv_snapshot_options::io). Each of the host's functions returns 0, or any other
-// number, with which the call fails with IO and which its text names.
+// or not (mnnkv_snapshot_options::io). Each of the host's functions returns 0, or any other number,
+// with which the call fails with IO and which its text names. But append takes bytes that it cannot read for damaged, and
+// writes their tokens again; verify names them.
 
 /// Functions that read and write bytes. Copied by create and open; user must stay valid until mnnkv_snapshot_destroy
 /// returns. They are called inside functions of the library, on the caller's thread, never two at once, and must neither
@@ -223,7 +224,8 @@ mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, s
 /// its reset has no tokens, and is not recorded unless the snapshot has it already.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
 /// BUSY: if the session is interrupted
-/// CORRUPT: if tokens in the store do not decode, or tokens that only a file has are damaged there
+/// CORRUPT: if tokens in the store do not decode, or tokens that only a file has are damaged there. Those of kv_memory_file are
+/// dropped and counted (mnnkv_memory_stats::lost), and a repeated call writes the others
 /// IO: if the system or the host cannot write
 ///
 /// After a failure the session is unchanged, and what was given before is still there.

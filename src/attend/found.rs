@@ -60,7 +60,8 @@ impl Found {
         let _ = memory::push(&mut self.arrived, arrived);
     }
 
-    pub(super) fn lose(&mut self, block: u32, head: usize) -> Result<()> {
+    /// A head of a block is in the file no more.
+    pub fn lose(&mut self, block: u32, head: usize) -> Result<()> {
         memory::push(&mut self.lost, (block, head))
     }
 

@@ -24,8 +24,8 @@
 //! message has the least that would do for the layers that have begun and others like the first.
 //!
 //! kv_memory_file is scratch of one session: made when the first block goes there, locked, and removed by
-//! mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced, and any other file that exists is left
-//! alone: blocks are then dropped, which mnnkv_session_warnings reports, as it does a full disk. A host with a limit of file sizes
+//! mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced. Any other file that exists, and a symbolic link, is
+//! left alone: blocks are then dropped, which mnnkv_session_warnings reports, as it does a full disk. A host with a limit of file sizes
 //! (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that of the
 //! working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
 //! attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,

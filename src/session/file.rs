@@ -6,6 +6,7 @@ use super::layer::{CacheLengths, Layer};
 use super::pins::Pins;
 use super::quant::{Contents, SavedQuant};
 use super::{Session, State, find};
+use crate::attend::Found;
 use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::{Geometry, LayerEntry, PieceBytes, Run, Snapshot};
@@ -102,7 +103,13 @@ impl Session {
             store.save(number, given.as_ref(), kv_len, positions, &known, packing, &self.interrupted, &mut write)?;
         let mut all = in_file(&runs)?;
         if let Some(quant) = &mut layer.quant {
-            let blocks = quant.save(kv_len, budget.as_ref().and_then(|budget| budget.offload.as_ref()), &mut write)?;
+            let mut lost = Found::default();
+            let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
+            let blocks = quant.save(kv_len, offload, &mut lost, &mut write);
+            if !lost.lost.is_empty() {
+                quant.lose(lost, &layer.pins, budget::offload(budget));
+            }
+            let blocks = blocks?;
             memory::extend(&mut all, &in_file(&blocks)?)?;
         }
         to.set_layer(number, own, &all, &layer.saved_state(given.as_ref())?)?;

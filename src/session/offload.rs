@@ -6,7 +6,7 @@
 use crate::attend::{Blocks, Offloaded, Placed, SketchWork};
 use crate::status::{Error, Result, Status, bail, error};
 use crate::sys::storage::Storage;
-use crate::sys::{Shared, memory};
+use crate::sys::{Shared, files, memory};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -63,6 +63,11 @@ impl Offload {
         }
     }
 
+    /// Its path, as the config has it.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The file, and the longest wait for blocks; `None` before the first block.
     pub(super) fn source(&self) -> Option<(Shared<Storage>, Duration)> {
         Some((self.storage.clone()?, self.wait))
@@ -73,6 +78,10 @@ impl Offload {
     pub(super) fn read(&self, from: &Offloaded, bytes: &mut Vec<u8>) -> Result<()> {
         let Some(storage) = &self.storage else { bail!(Internal, "blocks are away, and there is no file") };
         memory::resize(bytes, from.bytes())?;
+        let end = from.offset + bytes.len() as u64;
+        if storage.len()? < end {
+            bail!(Corrupt, "{} ends before byte {end}", self.path);
+        }
         storage.read_at(from.offset, bytes)?;
         if xxh3_64(bytes) != from.sum {
             bail!(Corrupt, "{} bytes at {} of {} have changed", bytes.len(), from.offset, self.path);
@@ -156,6 +165,10 @@ impl Offload {
         let path = Path::new(&self.path);
         let made = match Storage::create(path) {
             Ok(made) => made,
+            // Its file would stay when the session removes the link.
+            Err(_) if files::is_link(path) => {
+                bail!(InvalidArgument, "kv_memory_file is {}, which is a symbolic link: it is left alone", self.path)
+            }
             Err(refused) => {
                 // What another session has left.
                 let left = Storage::edit(path).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;

@@ -18,7 +18,7 @@ use super::layer::CacheLengths;
 use super::offload::Offload;
 use super::pins::Pins;
 use super::{Session, find};
-use crate::attend::{self, BLOCK, Blocks, Found, Round, Shape, Source, Step, Tokens, Unfit, Work};
+use crate::attend::{self, Arrived, BLOCK, Blocks, Found, Round, Shape, Source, Step, Tokens, Unfit, Work};
 use crate::layout::{Cache, CacheRef, Kind, Pair, Rows};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
@@ -438,8 +438,23 @@ impl Quant {
     ) {
         let Some(blocks) = self.blocks.as_mut().and_then(Shared::get_mut) else { return };
         let arrived = self.kept.see(blocks, found);
-        let Some(share) = share else { return };
-        if self.kept.fit(blocks, &arrived, share.for_blocks(raw_tokens), pins, offload) {
+        if let Some(share) = share {
+            self.leave(&arrived, share.for_blocks(raw_tokens), pins, offload);
+        }
+    }
+
+    /// Drops what the file of the budget has no more.
+    pub(super) fn lose(&mut self, lost: Found, pins: &Pins, offload: Option<&mut Offload>) {
+        if let Some(blocks) = self.blocks.as_mut().and_then(Shared::get_mut) {
+            self.kept.see(blocks, lost);
+            self.leave(&[], usize::MAX, pins, offload);
+        }
+    }
+
+    /// Lets blocks leave until they take `most` bytes, and removes those that no head has.
+    fn leave(&mut self, arrived: &[Arrived], most: usize, pins: &Pins, offload: Option<&mut Offload>) {
+        let Some(blocks) = self.blocks.as_mut().and_then(Shared::get_mut) else { return };
+        if self.kept.fit(blocks, arrived, most, pins, offload) {
             let mut list = blocks.list().iter();
             self.pieces.retain(|_| list.next().is_some_and(|placed| !placed.is_gone()));
             blocks.remove_gone();

@@ -97,7 +97,8 @@ impl State {
         }
         let lost: u64 = kept().map(Kept::loses).sum();
         if lost > 0 {
-            line(text, format_args!("kv_memory_file was cut or changed: {lost} heads of blocks are lost"))?;
+            let path = budget.offload.as_ref().map_or("", Offload::path);
+            line(text, format_args!("kv_memory_file, {path}, was cut or changed: {lost} heads of blocks are lost"))?;
         }
         let failed = budget.offload.as_ref().and_then(Offload::failure);
         let failed = failed.or_else(|| kept().find_map(Kept::failure));

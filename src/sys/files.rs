@@ -111,6 +111,11 @@ pub fn is_at(path: &Path, file: &File) -> bool {
     system::is_at(path, file)
 }
 
+/// Whether a symbolic link is at `path`.
+pub fn is_link(path: &Path) -> bool {
+    system::is_link(path)
+}
+
 /// Makes a folder.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     system::create_folder(path)

@@ -1,8 +1,9 @@
 //! Snapshot: bytes of the host
 //!
 //! A snapshot is a file (mnnkv_snapshot_options::path), or bytes that the host keeps in a container of its own, encrypted
-//! or not (mnnkv_snapshot_options::io). Each of the host's functions returns 0, or any other
-//! number, with which the call fails with IO and which its text names.
+//! or not (mnnkv_snapshot_options::io). Each of the host's functions returns 0, or any other number,
+//! with which the call fails with IO and which its text names. But append takes bytes that it cannot read for damaged, and
+//! writes their tokens again; verify names them.
 
 use crate::ffi::pointer::{self, Sized32};
 use crate::snapshot::{Medium, Storage};

@@ -39,7 +39,8 @@ use crate::status::bail;
 /// its reset has no tokens, and is not recorded unless the snapshot has it already.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
 /// BUSY: if the session is interrupted
-/// CORRUPT: if tokens in the store do not decode, or tokens that only a file has are damaged there
+/// CORRUPT: if tokens in the store do not decode, or tokens that only a file has are damaged there. Those of kv_memory_file are
+/// dropped and counted (mnnkv_memory_stats::lost), and a repeated call writes the others
 /// IO: if the system or the host cannot write
 ///
 /// After a failure the session is unchanged, and what was given before is still there.

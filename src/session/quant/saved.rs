@@ -1,11 +1,11 @@
 //! The quantised tokens of a layer in a chat file: a piece for each block, whose parts are the codes of a head.
 
 use super::{Contents, Offload, Quant, shape};
-use crate::attend::{BLOCK, Block, Blocks};
+use crate::attend::{BLOCK, Block, Blocks, Found};
 use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Pair, Rows};
 use crate::snapshot::{Run, Snapshot};
-use crate::status::{Result, bail};
+use crate::status::{Result, Status, bail};
 use crate::store::{NewPiece, RawSum, SavedRun, WritePiece};
 use crate::sys::{Shared, memory};
 
@@ -114,15 +114,17 @@ impl Quant {
 
     /// Writes the blocks that the file, which was seen, has not: those that are away from the file of the budget, and heads
     /// that were dropped as parts without bytes. Returns where each token is, as tokens behind the `begin` of the cache.
+    /// CORRUPT: if the file of the budget has blocks no more; `lost` has all of them.
     pub(in crate::session) fn save(
         &mut self,
         mut begin: u32,
         offload: Option<&Offload>,
+        lost: &mut Found,
         write: &mut WritePiece<'_>,
     ) -> Result<Vec<SavedRun>> {
         let mut saved = Vec::new();
         let Some(blocks) = &self.blocks else { return Ok(saved) };
-        let mut read = Vec::new();
+        let (mut read, mut failure) = (Vec::new(), None);
         for (block, (placed, known)) in (0..).zip(blocks.list().iter().zip(&mut self.pieces)) {
             let (piece, sum) = match *known {
                 Some(place) => place,
@@ -134,9 +136,17 @@ impl Quant {
                         memory::cleared(bytes, 0)?;
                         if !blocks.copy(block, head, bytes)?
                             && let (Some(from), Some(offload)) = (&cell.offloaded, offload)
+                            && let Err(error) = offload.read(from, bytes)
                         {
-                            offload.read(from, bytes)?;
+                            if error.status() != Status::Corrupt {
+                                return Err(error);
+                            }
+                            lost.lose(block, head)?;
+                            failure.get_or_insert(error);
                         }
+                    }
+                    if failure.is_some() {
+                        continue;
                     }
                     let parts = memory::collect(read.iter().take(placed.cells.len()).map(Vec::as_slice))?;
                     let mut raw_sum = RawSum::default();
@@ -150,7 +160,7 @@ impl Quant {
                 begin += count;
             }
         }
-        Ok(saved)
+        failure.map_or(Ok(saved), Err)
     }
 
     /// The blocks of a layer of a file, whose tokens are `list` behind those of the cache.

@@ -350,6 +350,41 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
 }
 
 #[test]
+fn a_save_drops_what_the_file_has_no_more_and_the_next_one_writes_the_rest() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 25, Random::new(25));
+    let path = blocks_path("saved");
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    let config = format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#);
+    chat.session = session(&config);
+    while chat.session.memory_stats().unwrap().file_tokens < 1000 {
+        chat.move_cache(60);
+        chat.begin();
+        chat.append(50);
+        chat.end(0);
+    }
+    let heads = |session: &Session| {
+        let blocks = session.blocks_for_tests(0);
+        blocks.into_iter().flat_map(|(.., heads)| heads).flatten().collect::<Vec<_>>()
+    };
+    let before = heads(&chat.session).len();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    let left = heads(&chat.session);
+    let Chat { session, layout, key, value, kv_len, file, .. } = &mut chat;
+    let mut save = || session.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file);
+    let error = save().unwrap_err();
+    assert!(error.status() == Status::Corrupt && error.message().contains(&path), "{error}");
+    let stats = session.memory_stats().unwrap();
+    assert_eq!((stats.lost, left.len() < before), ((before - left.len()) as u64, true));
+    save().unwrap();
+    file.commit().unwrap();
+    let other = super::session(&config.replace("saved", "loaded"));
+    other.load(None, &chat.file).unwrap();
+    assert_eq!(heads(&other), left);
+    assert_eq!(other.memory_stats().unwrap().dropped_tokens, stats.dropped_tokens);
+}
+
+#[test]
 fn a_file_that_cannot_be_made_is_named_where_tokens_are_dropped() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 23, Random::new(23));
     let path = blocks_path("missing/blocks");
