@@ -87,6 +87,9 @@ while [ $round -lt "$rounds" ]; do
         mnn k8v4 '"kv_quant": "k8v4", "chunk": 256,'
         mnn budget '"kv_memory_mb": 64,'
         mnn file "\"kv_memory_mb\": 24, \"kv_memory_file\": \"$work/blocks.kv\","
+        h2o='"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5, "chunk": 256,'
+        mnn h2o "$h2o"
+        mnn h2o_int8 "$h2o \"attention_mode\": 10,"
     else
         llama f16 f16 f16
         llama q8 q8_0 q8_0
@@ -103,6 +106,8 @@ if [ "$1" = mnn ]; then
     mnn_row "mnn-kv, \`\"kv_quant\": \"k8v4\"\`, \`chunk\` 256" k8v4
     mnn_row "mnn-kv, \`\"kv_memory_mb\": 64\`" budget
     mnn_row "mnn-kv, \`\"kv_memory_mb\": 24\` with a file" file
+    mnn_row "mnn-kv, h2o, one token in 3.5, \`chunk\` 256" h2o
+    mnn_row "mnn-kv, h2o likewise, over MNN's int8" h2o_int8
 else
     echo "## llama: decode tokens/s of llama-bench without the backend, with it: ratio, after so many tokens, $conditions"
     echo
