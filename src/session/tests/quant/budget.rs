@@ -312,6 +312,23 @@ fn a_loaded_chat_is_within_the_budget() {
     assert!(again.warnings().unwrap().contains("has dropped tokens to hold the budget"));
 }
 
+/// Grows a chat until the file has 1,000 tokens. Nobody attends.
+#[cfg(unix)]
+fn fill_file(chat: &mut Chat) {
+    while chat.session.memory_stats().unwrap().file_tokens < 1000 {
+        chat.move_cache(60);
+        chat.begin();
+        chat.append(50);
+        chat.end(0);
+    }
+}
+
+/// The bytes of all heads of blocks that are in memory or in the file.
+#[cfg(unix)]
+fn heads(session: &Session) -> Vec<Vec<u8>> {
+    session.blocks_for_tests(0).into_iter().flat_map(|(.., heads)| heads).flatten().collect()
+}
+
 // Windows lets nobody else open the file.
 #[cfg(unix)]
 #[test]
@@ -320,20 +337,11 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
     let path = blocks_path("cut");
     let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
     chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
-    while chat.session.memory_stats().unwrap().file_tokens < 1000 {
-        chat.move_cache(60);
-        chat.begin();
-        chat.append(50);
-        chat.end(0);
-    }
-    let heads = |chat: &Chat| {
-        let blocks = chat.session.blocks_for_tests(0);
-        blocks.iter().flat_map(|(.., heads)| heads).filter(|head| head.is_some()).count() as u64
-    };
-    let before = heads(&chat);
+    fill_file(&mut chat);
+    let before = heads(&chat.session).len();
     let half = std::fs::metadata(&path).unwrap().len() / 2;
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(half).unwrap();
-    let lost = before - heads(&chat);
+    let lost = (before - heads(&chat.session).len()) as u64;
     chat.mode = Mode::Drops;
     chat.move_cache(60);
     chat.begin();
@@ -360,16 +368,7 @@ fn a_save_drops_what_the_file_has_no_more_and_the_next_one_writes_the_rest() {
     let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
     let config = format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#);
     chat.session = session(&config);
-    while chat.session.memory_stats().unwrap().file_tokens < 1000 {
-        chat.move_cache(60);
-        chat.begin();
-        chat.append(50);
-        chat.end(0);
-    }
-    let heads = |session: &Session| {
-        let blocks = session.blocks_for_tests(0);
-        blocks.into_iter().flat_map(|(.., heads)| heads).flatten().collect::<Vec<_>>()
-    };
+    fill_file(&mut chat);
     let before = heads(&chat.session).len();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() / 2).unwrap();
