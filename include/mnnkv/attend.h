@@ -15,8 +15,8 @@ extern "C" {
 //
 // With a budget (memory.h) or kv_quant "k8v4" tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of f32. The first
 // kv_quant_sink_tokens and the newest 32 to 95 stay raw in the host's cache (after an edit those of the first that are before
-// the first quantised token). The others leave it in begin, 64 at a time. The attention of this header reads
-// their codes, and takes the place of the host's:
+// the first quantised token). The others leave it in begin, 64 at a time. The attention of this header reads their
+// codes, and takes the place of the host's:
 //
 //   options.attends = 1;                                   // in mnnkv_session_create: the host calls the below
 //   mnnkv_session_begin(session, layer, &cache);           // kv_len becomes the number of raw tokens
@@ -57,8 +57,8 @@ typedef struct mnnkv_attend {
     uint32_t head_dim;
     /// The factor of a logit, not negative; 0 = 1 / sqrt(head_dim).
     float scale;
-    /// Queries after their rotation (RoPE); keys must be cached after theirs, too. Bytes from a head to the next, and from a row to the next; both 0 = [rows][heads][head_dim], or
-    /// neither.
+    /// Queries after their rotation (RoPE); keys must be cached after theirs, too. Bytes from a head to the next, and from a row to
+    /// the next; both 0 = [rows][heads][head_dim], or neither.
     const void *queries;
     uint64_t query_head_stride;
     uint64_t query_row_stride;

@@ -1,7 +1,7 @@
 /// Loads libmnnkv, once in a program or library that has the implementation.
 /// path: its file; NULL or "" = that of the environment variable MNNKV_LIBRARY, else the one beside the program or library
-/// that calls, else the one that the system finds. If that library was itself loaded by a
-/// relative path, the file beside it is not tried. The wrappers of mnnkv.hpp work with a loaded library, too.
+/// that calls, else the one that the system finds. If that library was itself loaded by
+/// a relative path, the file beside it is not tried. The wrappers of mnnkv.hpp work with a loaded library, too.
 ///
 /// Returns NULL once the library is loaded, else why it is not, a text that is valid until the next call. A file that is
 /// named and cannot be loaded, another library, one of another ABI, and one of another version that lacks a function are

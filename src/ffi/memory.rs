@@ -1,11 +1,12 @@
 //! Memory
 //!
 //! {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
-//! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step, with two exceptions. A step
-//! in which working memory grows, such as the first that attends, may exceed it; the next one makes room. A step of more than 16
-//! tokens, a chunk of a prompt, may exceed it by its raw tokens until the next begin of the layer: a host that pauses after a
-//! prompt calls begin and end without tokens. Working memory of attention is freed after a step where it takes more than an
-//! eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. The host calls mnnkv_session_attend where mnnkv_session_attends returns 1 (attend.h).
+//! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step, with two exceptions. A
+//! step in which working memory grows, such as the first that attends, may exceed it; the next one makes room. A step of more
+//! than 16 tokens, a chunk of a prompt, may exceed it by its raw tokens until the next begin of the layer: a host that pauses
+//! after a prompt calls begin and end without tokens. Working memory of attention is freed after a step where it takes more than
+//! an eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. The host calls
+//! mnnkv_session_attend where mnnkv_session_attends returns 1 (attend.h).
 //! Sessions share no budget, and no file.
 //! States of a layer, the mildest first:
 //!
@@ -24,9 +25,9 @@
 //! message has the least that would do for the layers that have begun and others like the first.
 //!
 //! kv_memory_file is scratch of one session: made when the first block goes there, locked, and removed by
-//! mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced. Any other file that exists, and a symbolic link, is
-//! left alone: blocks are then dropped, which mnnkv_session_warnings reports, as it does a full disk. A host with a limit of file sizes
-//! (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that of the
+//! mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced. Any other file that exists, and a
+//! symbolic link, is left alone: blocks are then dropped, which mnnkv_session_warnings reports, as it does a full disk. A host
+//! with a limit of file sizes (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that of the
 //! working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
 //! attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,
 //! end and trim write blocks on the thread that calls. On that thread the step in which the budget fills quantises the raw tokens
