@@ -409,7 +409,6 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
             _ => Rung::Quantised,
         });
     }
-    all.bytes = all.raw_bytes + all.block_bytes + all.working_bytes;
     all
 }
 
