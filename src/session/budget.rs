@@ -443,3 +443,6 @@ impl Share {
         self.bytes.saturating_sub(self.raw(raw_tokens))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 mod budget;
 mod examples;
+mod found;
 
 use crate::attend::tests::by_format;
 use crate::attend::{Mask, Queries, Step};

@@ -1,9 +1,7 @@
 //! What a budget holds, beside chats that grow until it holds no more.
 
 use super::*;
-use crate::attend::{Arrived, Codes, Found, Mass, Shape};
-use crate::session::pins::Pins;
-use crate::session::{Holds, State};
+use crate::session::Holds;
 use serde_json::{Value, json};
 
 const STEP: usize = 16;
@@ -121,21 +119,23 @@ fn steps_whose_tokens_stay_bit_for_bit_count_once_they_exceed_the_budget() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 1 << 40 | 14, Random::new(14));
     let budget = 300_000;
     chat.session = session(&format!(r#"{{"kv_lossless": true, "kv_memory_bytes": {budget}}}"#));
-    let (mut fit, mut over) = (0, 0);
+    let token = 2 * (KV_HEADS * DIMS * 2) as u64;
+    let (mut fit, mut over, mut before) = (0, 0, 0);
     for _ in 0..50 {
         chat.move_cache(50);
         chat.begin();
         chat.append(50);
         chat.end(0);
+        chat.session.state().unwrap().store.settle();
         let stats = chat.session.memory_stats().unwrap();
-        // Workers may be late, so that a step counts and one after it does not.
         let counts = stats.over_steps - over;
-        assert!(counts <= 1, "{stats:?}");
+        // What workers had done by its end, of blocks of 256 tokens, is not known.
+        let (room, after, late) = (budget - stats.working_bytes, stats.raw_bytes + stats.block_bytes, 256 * token);
+        let [least, most] = [after.saturating_sub(late), before + 50 * token + late];
+        assert!((u64::from(least > room)..=u64::from(most > room)).contains(&counts), "{least} to {most}, {stats:?}");
         fit += 1 - counts;
         over += counts;
-        // Compressed tokens take no more than raw ones.
-        let all = chat.tokens.len() as u64;
-        assert!(all + 50 >= stats.raw_tokens, "{all} tokens, {stats:?}");
+        before = after;
         let said = chat.session.warnings().unwrap();
         assert_eq!(!said.is_empty(), over > 0, "{said}");
     }
@@ -160,15 +160,21 @@ fn raw_tokens_of_a_budget_take_the_bytes_that_they_have_in_the_hosts_buffers() {
             assert!(stats.raw_bytes >= raw * token && stats.raw_bytes <= u64::from(kv_len) * token, "{stats:?}");
             assert!(stats.raw_tokens * token <= budget && (lossless || stats.bytes <= budget), "{stats:?}");
         }
+        if lossless {
+            session.state().unwrap().store.settle();
+            let stats = session.memory_stats().unwrap();
+            assert!(stats.raw_bytes < u64::from(kv_len) * token && stats.block_bytes > 0, "{stats:?}");
+        }
     }
-    // A chat that runs is not refused for the padding of other buffers.
+    // A chat that runs is not refused for the padding of other buffers, which take more.
     let dense = self::layout(Dtype::F16, [2, 24, 8], 400);
-    let session =
-        session(&format!(r#"{{"kv_memory_bytes": {}}}"#, Holds::of(0, 1, &dense.rows()).unwrap().least_bytes));
-    for layout in [dense, layout] {
-        let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-        let len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), 0).unwrap();
-        session.end(0, 0, 0, Cache::new(&layout, &mut key, &mut value).unwrap(), len).unwrap();
+    for budget in [Holds::of(0, 1, &dense.rows()).unwrap().least_bytes, budget] {
+        let session = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
+        for layout in [&dense, &layout] {
+            let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+            let len = session.begin(0, Some(Cache::new(layout, &mut key, &mut value).unwrap()), 0).unwrap();
+            session.end(0, 0, 0, Cache::new(layout, &mut key, &mut value).unwrap(), len).unwrap();
+        }
     }
 }
 
@@ -421,6 +427,7 @@ fn a_full_file_loses_no_token_while_memory_has_room() {
         let stats = chat.session.memory_stats().unwrap();
         let gone = ((chat.tokens.len() - chat.kv_len as usize) * KV_HEADS) as u64 - head_tokens(chat);
         assert_eq!(stats.dropped_tokens, gone / KV_HEADS as u64, "{stats:?}");
+        assert!(stats.file_tokens < chat.tokens.len() as u64, "{stats:?}");
         stats
     };
     // Sketches have no room for all.
@@ -443,7 +450,7 @@ fn a_full_file_loses_no_token_while_memory_has_room() {
 }
 
 /// Tokens of blocks that are somewhere, a token of each head as one.
-fn head_tokens(chat: &Chat) -> u64 {
+pub(super) fn head_tokens(chat: &Chat) -> u64 {
     let blocks = chat.session.blocks_for_tests(0);
     let tokens =
         |live: u64, heads: &[Option<Vec<u8>>]| u64::from(live.count_ones()) * heads.iter().flatten().count() as u64;
@@ -489,75 +496,6 @@ fn a_chunk_at_the_least_budget_drops_nothing_that_the_file_has() {
     }
     let stats = chat.session.memory_stats().unwrap();
     assert!(stats.file_tokens > 800 && stats.dropped_tokens == 0, "{stats:?}");
-}
-
-#[test]
-fn a_block_that_one_round_of_a_step_has_read_is_not_lost_to_another() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 22, Random::new(22));
-    let path = blocks_path("rounds");
-    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
-    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
-    while chat.session.memory_stats().unwrap().file_tokens < 500 {
-        chat.begin();
-        chat.move_cache(50);
-        chat.append(50);
-        chat.end(0);
-    }
-    let bytes = chat.session.blocks_for_tests(0);
-    let mut state = chat.session.state().unwrap();
-    let quant = state.layers[0].quant.as_mut().unwrap();
-    let block = quant.blocks().away(0)[0];
-    let mut codes = Codes::default();
-    codes.read(Shape::new(DIMS).unwrap(), bytes[block as usize].2[0].as_ref().unwrap()).unwrap();
-    let found = Found { lost: vec![(block, 0)], arrived: vec![Arrived { block, head: 0, codes }], ..Found::default() };
-    quant.fit(found, None, 0, &Pins::default(), None);
-    assert!(!quant.kept.has_dropped() && quant.kept.loses() == 0);
-}
-
-#[test]
-fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 24, Random::new(24));
-    let path = blocks_path("counted");
-    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
-    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 130000, "kv_memory_file": "{path}"}}"#));
-    let mut returned = 0;
-    for _ in 0..150 {
-        chat.begin();
-        chat.move_cache(64);
-        chat.append(64);
-        chat.end(0);
-        let bytes = chat.session.blocks_for_tests(0);
-        let mut state = chat.session.state().unwrap();
-        let State { layers, budget: Some(budget), .. } = &mut *state else { panic!("a budget is set") };
-        let blocks = layers[0].quant.as_ref().unwrap().blocks();
-        let mut found = Found::default();
-        for head in 0..KV_HEADS {
-            for _ in 0..bytes.len().min(8) {
-                let (block, share) = (chat.random.below(bytes.len()) as u32, chat.random.below(100) as f32 / 100.0);
-                found.masses.push(Mass { block, head: head as u32, share });
-            }
-            let away = blocks.away(head);
-            // Two rounds may have read the same.
-            for block in (0..away.len().min(3)).map(|_| away[chat.random.below(away.len())]) {
-                let mut codes = Codes::default();
-                codes.read(Shape::new(DIMS).unwrap(), bytes[block as usize].2[head].as_ref().unwrap()).unwrap();
-                found.arrived.push(Arrived { block, head, codes });
-            }
-        }
-        let mut read: Vec<_> = found.arrived.iter().map(|arrived| (arrived.block, arrived.head)).collect();
-        read.sort_unstable();
-        read.dedup();
-        let share = budget.share(layers, &layers[0].sizes().unwrap(), 1, 0);
-        let raw = layers[0].lengths.physical - 64;
-        layers[0].fit(found, Some(&share), raw, budget.offload.as_mut());
-        drop(state);
-        let stats = chat.session.memory_stats().unwrap();
-        let gone = ((chat.tokens.len() - chat.kv_len as usize) * KV_HEADS) as u64 - head_tokens(&chat);
-        assert_eq!(stats.dropped_tokens, gone / KV_HEADS as u64, "{stats:?}");
-        assert!(stats.returned - returned <= read.len() as u64, "{stats:?} of {read:?}");
-        returned = stats.returned;
-    }
-    assert!(returned > 100 && chat.session.memory_stats().unwrap().dropped_tokens > 1000);
 }
 
 #[test]

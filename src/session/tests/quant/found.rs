@@ -1,0 +1,116 @@
+//! What a layer does with what a step has found: scores, blocks that were read, and reads that failed.
+
+use super::budget::head_tokens;
+use super::*;
+use crate::attend::{Arrived, Codes, Found, Mass, Reads, Shape};
+use crate::session::State;
+use crate::session::pins::Pins;
+
+#[test]
+fn each_step_that_attends_fades_scores_and_raises_those_it_has_found() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(26));
+    [300, 1].into_iter().for_each(|rows| chat.step(rows));
+    let mut state = chat.session.state().unwrap();
+    let quant = state.layers[0].quant.as_mut().unwrap();
+    let mut see = |shares: &[f32]| {
+        let masses = shares.iter().map(|share| Mass { block: 1, head: 0, share: *share }).collect();
+        quant.fit(Found { masses, ..Found::default() }, None, 0, &Pins::default(), None);
+        [(1, 0), (1, 1), (2, 0)].map(|(block, head)| quant.blocks().cell(block, head).score)
+    };
+    let [found, other, next] = see(&[2.0, 8.0, 4.0]);
+    assert_eq!(found, 8.0);
+    for step in 1..10 {
+        let faded = 0.95f32.powi(step);
+        let near =
+            |score: f32, expected: f32| assert!((score - expected).abs() <= expected * 1e-5, "{score} {expected}");
+        let [one, two, three] = see(&[0.0]);
+        (near(one, 8.0 * faded), near(two, other * faded), near(three, next * faded));
+        assert_eq!(see(&[]), [one, two, three], "a step without attention");
+    }
+}
+
+#[test]
+fn a_read_that_fails_is_counted_and_the_first_reason_is_named() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 27, Random::new(27));
+    chat.session = session(r#"{"kv_quant_sink_tokens": 5, "kv_memory_bytes": 200000, "kv_quant": "k8v4"}"#);
+    [300, 1].into_iter().for_each(|rows| chat.step(rows));
+    for (times, why) in ["first", "second"].into_iter().enumerate() {
+        let mut state = chat.session.state().unwrap();
+        let failure = Some(Error::new(Status::Io, why));
+        let found = Found { failure, reads: Reads { failed: 1, ..Reads::default() }, ..Found::default() };
+        state.layers[0].quant.as_mut().unwrap().fit(found, None, 0, &Pins::default(), None);
+        drop(state);
+        assert_eq!(chat.session.memory_stats().unwrap().reads.failed, times as u64 + 1);
+        assert_eq!(chat.session.warnings().unwrap(), "kv_memory_file: IO: first");
+    }
+}
+
+#[test]
+fn a_block_that_one_round_of_a_step_has_read_is_not_lost_to_another() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 22, Random::new(22));
+    let path = blocks_path("rounds");
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    while chat.session.memory_stats().unwrap().file_tokens < 500 {
+        chat.begin();
+        chat.move_cache(50);
+        chat.append(50);
+        chat.end(0);
+    }
+    let bytes = chat.session.blocks_for_tests(0);
+    let mut state = chat.session.state().unwrap();
+    let quant = state.layers[0].quant.as_mut().unwrap();
+    let block = quant.blocks().away(0)[0];
+    let mut codes = Codes::default();
+    codes.read(Shape::new(DIMS).unwrap(), bytes[block as usize].2[0].as_ref().unwrap()).unwrap();
+    let found = Found { lost: vec![(block, 0)], arrived: vec![Arrived { block, head: 0, codes }], ..Found::default() };
+    quant.fit(found, None, 0, &Pins::default(), None);
+    assert!(!quant.kept.has_dropped() && quant.kept.loses() == 0);
+}
+
+#[test]
+fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 24, Random::new(24));
+    let path = blocks_path("counted");
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 130000, "kv_memory_file": "{path}"}}"#));
+    let mut returned = 0;
+    for _ in 0..150 {
+        chat.begin();
+        chat.move_cache(64);
+        chat.append(64);
+        chat.end(0);
+        let bytes = chat.session.blocks_for_tests(0);
+        let mut state = chat.session.state().unwrap();
+        let State { layers, budget: Some(budget), .. } = &mut *state else { panic!("a budget is set") };
+        let blocks = layers[0].quant.as_ref().unwrap().blocks();
+        let mut found = Found::default();
+        for head in 0..KV_HEADS {
+            for _ in 0..bytes.len().min(8) {
+                let (block, share) = (chat.random.below(bytes.len()) as u32, chat.random.below(100) as f32 / 100.0);
+                found.masses.push(Mass { block, head: head as u32, share });
+            }
+            let away = blocks.away(head);
+            // Two rounds may have read the same.
+            for block in (0..away.len().min(3)).map(|_| away[chat.random.below(away.len())]) {
+                let mut codes = Codes::default();
+                codes.read(Shape::new(DIMS).unwrap(), bytes[block as usize].2[head].as_ref().unwrap()).unwrap();
+                found.arrived.push(Arrived { block, head, codes });
+            }
+        }
+        let mut read: Vec<_> = found.arrived.iter().map(|arrived| (arrived.block, arrived.head)).collect();
+        read.sort_unstable();
+        read.dedup();
+        let share = budget.share(layers, &layers[0].sizes().unwrap(), 1, 0);
+        let raw = layers[0].lengths.physical - 64;
+        layers[0].fit(found, Some(&share), raw, budget.offload.as_mut());
+        assert!(layers[0].quant.as_ref().unwrap().blocks().bytes() <= share.for_blocks(raw));
+        drop(state);
+        let stats = chat.session.memory_stats().unwrap();
+        let gone = ((chat.tokens.len() - chat.kv_len as usize) * KV_HEADS) as u64 - head_tokens(&chat);
+        assert_eq!(stats.dropped_tokens, gone / KV_HEADS as u64, "{stats:?}");
+        assert!(stats.returned - returned <= read.len() as u64, "{stats:?} of {read:?}");
+        returned = stats.returned;
+    }
+    assert!(returned > 100 && chat.session.memory_stats().unwrap().dropped_tokens > 1000);
+}
