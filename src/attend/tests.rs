@@ -486,6 +486,9 @@ proptest! {
             attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
         }
         prop_assert_eq!(round.done().unwrap().0, rows);
+        let found = round.take_found();
+        // Of each block and KV head, the greatest share in the softmax of a query vector.
+        let mut shares = vec![[0.0f64; KV_HEADS]; blocks];
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
             let query = &queries[(row * heads + head) * dims..][..dims];
             let (own, all) = (logical - rows + row, &chat.numbers[head / GROUP]);
@@ -501,10 +504,27 @@ proptest! {
                 if seen { logit } else { f64::NEG_INFINITY }
             }).collect();
             let weights = softmax(&logits, has_sinks.then(|| f64::from(sinks[head])));
+            let parts_of = softmax(&logits, None);
+            for (placed, most) in chat.blocks.list().iter().zip(&mut shares) {
+                let share = parts_of[placed.first as usize..][..placed.tokens() as usize].iter().sum();
+                most[head / GROUP] = most[head / GROUP].max(share);
+            }
             for dim in 0..dims {
                 let exact: f64 = all.iter().zip(&weights).filter(|(_, w)| **w > 0.0).map(|((_, v), w)| v[dim] * w).sum();
                 let got = f64::from(output[(row * heads + head) * dims + dim]);
                 prop_assert!((got - exact).abs() < 0.01, "row {} head {} dim {}: {} and {}", row, head, dim, got, exact);
+            }
+        }
+        for (block, head) in (0..blocks as u32).flat_map(|block| (0..KV_HEADS).map(move |head| (block, head))) {
+            let masses = found.masses.iter().filter(|mass| (mass.block, mass.head as usize) == (block, head));
+            let (most, share) = (masses.fold(0.0f32, |most, mass| most.max(mass.share)), shares[block as usize][head]);
+            prop_assert!(!tokens.weighs || (f64::from(most) - share).abs() < 0.01, "block {} head {}: {} and {}", block, head, most, share);
+            // What is read stays where it counts, in steps of few rows.
+            let is_away = chat.blocks.cell(block, head).is_away();
+            let mut arrived = found.arrived.iter().filter(|arrived| (arrived.block, arrived.head) == (block, head));
+            match arrived.next() {
+                Some(_) => prop_assert!(is_away && tokens.weighs && rows <= 16),
+                None => prop_assert!(!is_away || !tokens.weighs || rows > 16 || share < 0.04, "block {} head {}: {}", block, head, share),
             }
         }
         // Beside blocks of the file, whose order is that of their reads.

@@ -114,6 +114,26 @@ fn sketches_of_keys_of_low_rank_give_back_the_mass_of_a_block() {
 }
 
 #[test]
+fn mean_and_first_direction_are_those_of_the_tokens() {
+    let dims = 24;
+    let (near, along) = (numbers(11, dims, 2.0), numbers(12, dims, 1.0));
+    for (tokens, apart) in [(5, 1), (13, 1), (40, 3), (700, 90)] {
+        // The last tokens of the second head are apart from the others.
+        let size = |t: usize| if t + apart >= tokens { 8.0 } else { 0.0 };
+        let key = |t: usize| near.iter().zip(&along).map(move |(x, a)| x + size(t) * a);
+        let keys: Vec<f32> = numbers(13, tokens * dims, 1.0).into_iter().chain((0..tokens).flat_map(key)).collect();
+        let basis = Basis::learn(&keys, tokens, 2, dims).unwrap();
+        let share = 8.0 * apart as f32 / tokens as f32;
+        for ((mean, x), a) in basis.mean(1).iter().zip(&near).zip(&along) {
+            assert!((mean - (x + share * a)).abs() < 0.02, "of {tokens} tokens");
+        }
+        let length = dot(wide(&along), wide(&along)).sqrt();
+        let first = basis.directions(1).iter().map(|row| f64::from(row[0]));
+        assert!(dot(first, wide(&along)).abs() > 0.9999 * length, "of {tokens} tokens");
+    }
+}
+
+#[test]
 fn directions_are_orthonormal_and_hold_nearly_all_that_sixteen_can() {
     // The variance of channel d falls, so the best 16 directions are the first 16 channels.
     let (dims, tokens) = (64usize, 700usize);
