@@ -77,10 +77,54 @@ fn a_reopened_file_has_every_committed_change_and_no_other() {
             assert_eq!(reopened.version() as usize, states.len() - 1);
             assert!(read_all(&reopened) == states.last().unwrap().things);
             assert_eq!(reopened.usage().unwrap(), file.usage().unwrap());
-            reopened.verify(|damage| panic!("{damage}")).unwrap();
-            assert!(things_of(&Page::read(&disk.bytes())) == states.last().unwrap().things);
+            let page = Page::read(&disk.bytes());
+            assert!(things_of(&page) == states.last().unwrap().things);
+            check_usage(&reopened, &page);
         }
     }
+}
+
+/// Compares counts of bytes with the page's reading of the file.
+fn check_usage(file: &Snapshot, page: &Page) {
+    let (usage, verified) = (file.usage().unwrap(), file.verify(|damage| panic!("{damage}")).unwrap());
+    let len = |parts: &Vec<Vec<u8>>| parts.iter().map(Vec::len).sum::<usize>() as u64;
+    let states: u64 = page.layers.values().map(|(.., state)| len(state)).sum();
+    assert_eq!(usage.values, states + page.sections.values().map(len).sum::<u64>());
+    assert_eq!(usage.file, 5 * 512 + FINGERPRINT.len() as u64 + usage.pieces + usage.values + usage.dead);
+    // Before the parts of a piece are their number and their lengths.
+    let in_use = |piece: usize| {
+        page.layers.values().any(|(_, tokens, _)| tokens.iter().any(|(other, _)| *other == piece as u64))
+    };
+    let (mut least, mut most) = (0, 0);
+    for (_, (.., parts)) in page.pieces.iter().enumerate().filter(|(i, _)| in_use(*i)) {
+        least += len(parts) + 1 + parts.len() as u64;
+        most += len(parts) + 5 + 5 * parts.len() as u64;
+    }
+    assert!((least..=most).contains(&usage.pieces), "{usage:?}, {least} to {most}");
+    assert!(verified >= usage.pieces + usage.values, "{verified} of {usage:?}");
+    for (name, parts) in &page.sections {
+        assert_eq!(file.section_len(name), Some(len(parts)));
+    }
+    assert_eq!(file.section_len("of no file"), None);
+}
+
+#[test]
+fn a_geometry_that_no_cache_has_is_refused() {
+    let mut file = Snapshot::create(Disk::default().storage(), FINGERPRINT).unwrap();
+    let good = Geometry { heads: 1, head_dim: 8, key: 1, value: 6 };
+    file.set_layer(0, good, &[], b"").unwrap();
+    for bad in [
+        Geometry { heads: 0, ..good },
+        Geometry { head_dim: 0, ..good },
+        Geometry { key: 0, ..good },
+        Geometry { key: 7, ..good },
+        Geometry { value: 0, ..good },
+        Geometry { value: 7, ..good },
+    ] {
+        assert_eq!(file.set_layer(1, bad, &[], b"").unwrap_err().status(), Status::InvalidArgument, "{bad:?}");
+    }
+    file.commit().unwrap();
+    assert!(file.layer(0).is_some() && file.layer(1).is_none());
 }
 
 /// The page's reading of a file, as the model of the chat has it.

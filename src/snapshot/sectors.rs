@@ -244,3 +244,6 @@ impl Slots {
         if second.sequence > first.sequence { second } else { first }
     }
 }
+
+#[cfg(test)]
+mod tests;

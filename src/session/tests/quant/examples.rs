@@ -252,3 +252,31 @@ fn a_file_of_quantised_tokens_is_refused_where_nothing_attends_and_where_it_is_d
     }
     assert!(refused > 250, "{refused} of 300");
 }
+
+#[test]
+fn each_file_that_a_chat_is_saved_to_has_all_of_it() {
+    let config = r#"{"kv_quant": "k8v4"}"#;
+    let heads = |session: &Session| session.blocks_for_tests(0);
+    let [mut first, mut second] = [4, 5].map(|seed| {
+        let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(seed));
+        [300, 1].into_iter().for_each(|rows| chat.step(rows));
+        chat
+    });
+    fn save(chat: &mut Chat, file: &mut Snapshot) {
+        let Chat { session, layout, key, value, kv_len, .. } = chat;
+        session.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file).unwrap();
+        file.commit().unwrap();
+    }
+    let mut files = [Disk::default().create(), Disk::default().create()];
+    // The other chat is there first, with blocks at the same places.
+    save(&mut first, &mut files[1]);
+    for rows in [1, 100] {
+        second.step(rows);
+        for file in &mut files {
+            save(&mut second, file);
+            let loaded = session(config);
+            loaded.load(None, file).unwrap();
+            assert!(heads(&loaded) == heads(&second.session));
+        }
+    }
+}
