@@ -1,6 +1,7 @@
 //! What a budget holds, beside chats that grow until it holds no more.
 
 use super::*;
+use crate::attend::{Cell, Placed};
 use crate::session::Holds;
 use serde_json::{Value, json};
 
@@ -475,6 +476,47 @@ fn tokens_that_an_edit_has_removed_are_not_dropped() {
     chat.session.trim(0).unwrap();
     let (after, stats) = (head_tokens(&chat), chat.session.memory_stats().unwrap());
     assert!(after < before && stats.dropped_tokens == (before - after) / KV_HEADS as u64, "{before} {after} {stats:?}");
+}
+
+#[test]
+fn blocks_with_pinned_tokens_stay_in_memory() {
+    for mode in [Mode::Drops, Mode::Offloads] {
+        let mut chat = Chat::new(Dtype::F16, false, mode, 1 << 40 | 28, Random::new(28));
+        let file = format!(r#", "kv_memory_file": "{}""#, blocks_path("pinned"));
+        let file = if mode == Mode::Offloads { &file } else { "" };
+        chat.session = session(&format!(r#"{{"kv_quant_sink_tokens": {SINK}, "kv_memory_bytes": 150000{file}}}"#));
+        // The last token of one block, and the first of another.
+        let pinned = [SINK as u32 + 127, SINK as u32 + 192];
+        let pin = |chat: &Chat, on| pinned.iter().for_each(|at| chat.session.pin(*at, 1, on).unwrap());
+        // Whether each block with a pinned token is in memory, and each of the first ten blocks.
+        let grow = |chat: &mut Chat, tokens: u64| {
+            let gone = |chat: &Chat| {
+                let stats = chat.session.memory_stats().unwrap();
+                stats.dropped_tokens + stats.file_tokens
+            };
+            while gone(chat) < tokens {
+                chat.begin();
+                chat.move_cache(64);
+                chat.append(64);
+                chat.end(0);
+            }
+            let state = chat.session.state().unwrap();
+            let blocks = state.layers[0].quant.as_ref().unwrap().blocks();
+            let is_here = |at: u32| {
+                let of = |placed: &Placed| (placed.first..placed.first + placed.tokens()).contains(&at);
+                blocks
+                    .list()
+                    .iter()
+                    .find(|placed| of(placed))
+                    .is_some_and(|placed| placed.cells.iter().all(Cell::is_here))
+            };
+            (pinned.map(is_here), (0..10).filter(|at| is_here(SINK as u32 + at * 64)).count())
+        };
+        pin(&chat, true);
+        assert_eq!(grow(&mut chat, 1500), ([true; 2], 2), "{mode:?}");
+        pin(&chat, false);
+        assert_eq!(grow(&mut chat, 2000), ([false; 2], 0), "{mode:?}");
+    }
 }
 
 #[test]
