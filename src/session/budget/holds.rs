@@ -58,7 +58,8 @@ impl Holds {
 fn layer_bytes(sizes: &Sizes, least_raw: u32) -> u64 {
     let (share, rows) = (Share::new(0, sizes, 1), &sizes.rows);
     let blocks = quant::shape(rows).map_or(0, |shape| LEAST_BLOCKS * Blocks::block_bytes(shape, rows.heads));
-    (least_raw as u64).saturating_mul(share.token as u64) + (share.pages + blocks) as u64
+    let raw = u64::from(least_raw) + u64::from(share.next);
+    raw.saturating_mul(share.token as u64) + (share.pages + blocks) as u64
 }
 
 /// The least budget of layers with such tokens, whose shares are by the sizes of their tokens.

@@ -169,13 +169,19 @@ fn raw_tokens_of_a_budget_take_the_bytes_that_they_have_in_the_hosts_buffers() {
     }
     // A chat that runs is not refused for the padding of other buffers, which take more.
     let dense = self::layout(Dtype::F16, [2, 24, 8], 400);
-    for budget in [Holds::of(0, 1, &dense.rows()).unwrap().least_bytes, budget] {
+    let least = Holds::of(0, 1, &dense.rows()).unwrap().least_bytes;
+    for (budget, is_reset) in [(least, false), (budget, true)] {
         let session = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
         for layout in [&dense, &layout] {
             let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
             let len = session.begin(0, Some(Cache::new(layout, &mut key, &mut value).unwrap()), 0).unwrap();
             session.end(0, 0, 0, Cache::new(layout, &mut key, &mut value).unwrap(), len).unwrap();
+            if is_reset {
+                session.reset(None).unwrap();
+            }
         }
+        // The next chat has as many as fit into its own buffers.
+        assert!(!is_reset || session.memory_stats().unwrap().raw_tokens * token <= budget);
     }
 }
 
@@ -190,6 +196,14 @@ fn a_budget_below_the_least_is_refused() {
     let least = Holds::of(0, 1, &layout.rows()).unwrap().least_bytes;
     begin(least).unwrap();
     assert_eq!(begin(least - 1).unwrap_err().status(), Status::InvalidArgument);
+    // Two blocks beside the tokens that stay raw.
+    assert_eq!(Holds::of(least, 1, &layout.rows()).unwrap().quantised_tokens, 16 + 95 + 2 * 64);
+    // A cache that an edit has shown is checked all the same.
+    let session = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, least - 1));
+    let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+    session.keep(0, &[], Cache::new(&layout, &mut key, &mut value).unwrap(), 0).unwrap();
+    let refused = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), 0).unwrap_err();
+    assert_eq!(refused.status(), Status::InvalidArgument);
     // Rows that stay raw.
     assert_eq!(Holds::of(least, 1, &crate::layout::Rows { dims: 20, ..layout.rows() }), None);
 }
@@ -398,7 +412,8 @@ fn a_save_drops_what_the_file_has_no_more_and_the_next_one_writes_the_rest() {
 fn a_file_that_cannot_be_made_is_named_where_tokens_are_dropped() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 23, Random::new(23));
     let path = blocks_path("missing/blocks");
-    chat.session = session(&format!(r#"{{"kv_memory_bytes": 150000, "kv_memory_file": "{path}"}}"#));
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 150000, "kv_memory_file": "{path}"}}"#));
     assert!(chat.session.outlook().unwrap().ends_with(&format!("then the least attended ones go to {path}")));
     grow(&mut chat);
     let (outlook, warnings) = (chat.session.outlook().unwrap(), chat.session.warnings().unwrap());
@@ -406,6 +421,19 @@ fn a_file_that_cannot_be_made_is_named_where_tokens_are_dropped() {
     let [drops, file] = warnings.lines().collect::<Vec<_>>()[..] else { panic!("{warnings}") };
     assert!(drops.ends_with("to hold the budget: kv_memory_file did not take all blocks (see its line)"), "{drops}");
     assert!(file.starts_with("kv_memory_file: ") && file.contains(&path), "{file}");
+    // It is tried again from time to time.
+    let failed = chat.session.memory_stats().unwrap().failed_writes;
+    std::fs::create_dir(std::path::Path::new(&path).parent().unwrap()).unwrap();
+    while chat.session.memory_stats().unwrap().file_tokens == 0 {
+        assert!(chat.tokens.len() < 40_000, "no block goes to the file");
+        chat.move_cache(250);
+        chat.begin();
+        chat.append(250);
+        chat.end(0);
+    }
+    assert_eq!(chat.session.memory_stats().unwrap().failed_writes, failed);
+    drop(chat);
+    std::fs::remove_dir(std::path::Path::new(&path).parent().unwrap()).unwrap();
 }
 
 #[test]
