@@ -335,7 +335,8 @@ impl Blocks {
 
     /// Takes note of where a block was written, once, and of its heads there.
     pub fn written(&mut self, block: u32, place: Range<u64>, heads: Vec<Option<Box<Offloaded>>>) {
-        self.list[block as usize].place = Some(place);
+        let known = self.list[block as usize].place.replace(place);
+        debug_assert!(known.is_none(), "heads that are in the file alone would be lost");
         for (head, offloaded) in heads.into_iter().enumerate() {
             self.change(block, head, |all| all.list[block as usize].cells[head].offloaded = offloaded);
         }
