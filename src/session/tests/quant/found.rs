@@ -23,9 +23,9 @@ fn each_step_that_attends_fades_scores_and_raises_those_it_has_found() {
         let faded = 0.95f32.powi(step);
         let near =
             |score: f32, expected: f32| assert!((score - expected).abs() <= expected * 1e-5, "{score} {expected}");
-        let [one, two, three] = see(&[0.0]);
-        (near(one, 8.0 * faded), near(two, other * faded), near(three, next * faded));
-        assert_eq!(see(&[]), [one, two, three], "a step without attention");
+        let scores = see(&[0.0]);
+        scores.into_iter().zip([8.0, other, next]).for_each(|(score, first)| near(score, first * faded));
+        assert_eq!(see(&[]), scores, "a step without attention");
     }
 }
 
