@@ -70,7 +70,7 @@ typedef struct mnnkv_metrics {
     double h2o_parked_bytes;                     ///< bytes: now: parked tokens, encoded size
     /// tokens: now: in 8 and 4 bits, in memory or in the file (attend.h), if only for one head
     double quant_tokens;
-    double quant_bytes;                          ///< bytes: now: their codes in memory
+    double quant_bytes;                          ///< bytes: now: of their codes, sketches and lists, in memory
     double quant_block_count;                    ///< count: blocks of 64 tokens made
     /// count: blocks that stayed raw: a number is not finite, or codes would be too far from it
     double quant_unfit_block_count;

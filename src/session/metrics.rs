@@ -91,7 +91,7 @@ metrics! {
     bytes h2o_parked_raw_bytes: "now: parked tokens, raw size",
     bytes h2o_parked_bytes: "now: parked tokens, encoded size",
     tokens quant_tokens: "now: in 8 and 4 bits, in memory or in the file (attend.h), if only for one head",
-    bytes quant_bytes: "now: their codes in memory",
+    bytes quant_bytes: "now: of their codes, sketches and lists, in memory",
     count quant_block_count: "blocks of 64 tokens made",
     count quant_unfit_block_count: "blocks that stayed raw: a number is not finite, or codes would be too far from it",
     count quant_failure_count: "begins that left tokens raw: memory was refused",
