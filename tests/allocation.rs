@@ -1,6 +1,8 @@
 //! Working memory: steady codec calls allocate nothing, and no call holds more than its bound. A program of its own: it
 //! counts the allocations of its threads.
 
+#[path = "allocation/budget.rs"]
+mod budget;
 mod common;
 #[path = "common/counting_allocator.rs"]
 mod counting_allocator;

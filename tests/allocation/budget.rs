@@ -1,0 +1,60 @@
+//! What the memory counts of a budget say, beside what is allocated.
+
+use super::{common, counting_allocator::held, packing};
+use mnnkv::attend::{Queries, Shape, Step};
+use mnnkv::dtype::Dtype;
+use mnnkv::layout::{Cache, CacheRef, Layout};
+use mnnkv::session::{Host, Session};
+
+const HEADS: usize = 4;
+const DIMS: usize = 64;
+
+#[test]
+fn a_budget_counts_what_is_allocated_for_blocks_sketches_and_attention() {
+    let path = std::env::temp_dir().join(format!("mnnkv-{}-counted.blocks", std::process::id()));
+    let path = path.to_str().unwrap().replace('\\', "/");
+    for file in [String::new(), format!(r#", "kv_memory_file": "{path}""#)] {
+        let layout = Layout::new(&packing::flash(HEADS as u32, DIMS as u32, 8, 4096)).unwrap();
+        let mut random = common::Random::new(9);
+        let mut words = |bytes: usize| -> Vec<u8> {
+            (0..bytes / 2).flat_map(|_| (0x3400 | random.next() as u16 & 0x80FF).to_le_bytes()).collect()
+        };
+        let (mut key, mut value) = (words(layout.key_bytes()), words(layout.value_bytes()));
+        let queries = words(HEADS * DIMS * 2);
+        let config = format!(r#"{{"kv_memory_bytes": 3000000, "kv_quant": "k8v4"{file}}}"#);
+        let host = Host { attends: true, ..Host::default() };
+        let session = Session::with_host(config.as_bytes(), b"", 1, 1, host).unwrap();
+        let (mut kv_len, mut before) = (0, 0);
+        for step in 0..if file.is_empty() { 50 } else { 400 } {
+            kv_len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap() + 64;
+            if session.attends(0).unwrap() {
+                let queries = Queries {
+                    dtype: Dtype::F16,
+                    heads: HEADS,
+                    rows: 1,
+                    dims: DIMS,
+                    head_stride: DIMS * 2,
+                    row_stride: HEADS * DIMS * 2,
+                    scale: 0.0,
+                    data: &queries,
+                };
+                let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+                let cache = CacheRef::new(&layout, &key, &value).unwrap();
+                session.attend(0, (&cache, kv_len), &step, (0, 1), &mut |_, _, _| {}).unwrap();
+            }
+            session.end(0, HEADS as u32, 1, Cache::new(&layout, &mut key, &mut value).unwrap(), kv_len).unwrap();
+            let stats = session.memory_stats().unwrap();
+            assert_eq!(stats.dropped_tokens, 0);
+            // Codes are in pages of their own, not in memory of the allocator.
+            let tokens = session.metrics(None).unwrap().quant_tokens as u64;
+            let codes = (tokens - stats.file_tokens) * (HEADS * Shape::new(DIMS).unwrap().head_lines()) as u64;
+            let counted = (stats.block_bytes + stats.working_bytes - codes) as isize;
+            if step < 5 {
+                before = held() - counted;
+            }
+            // Of each block a piece of a chat file, of the layer its positions: not part of a budget.
+            let rest = 1024 + 80 * (tokens / 64) as isize;
+            assert!((-64..=rest).contains(&(held() - before - counted)), "{} allocated, {stats:?}", held() - before);
+        }
+    }
+}
