@@ -190,6 +190,36 @@ fn damaged_bytes_are_refused() {
     }
 }
 
+/// Channels of K in 16 bits are ascending, within the head, and at most one in 8 of them.
+#[test]
+fn channels_in_16_bits_are_read_as_the_format_has_them() {
+    let (dims, shape) = (64, Shape::new(64).unwrap());
+    let mut noise = Noise(3);
+    let (keys, values) = (many(&mut noise, 64 * dims), many(&mut noise, 64 * dims));
+    let with = |channels: &[usize]| {
+        let mut keys = keys.clone();
+        keys.chunks_exact_mut(dims).for_each(|key| channels.iter().for_each(|channel| key[*channel] *= 1000.0));
+        encoded(dims, &keys, &values)
+    };
+    let status = |bytes: &[u8]| of_bytes(shape, bytes).map(|_| ()).map_err(|e| e.status());
+    assert_eq!(status(with(&[0, 9, 18, 27, 36, 45, 54, 63]).unwrap().bytes()), Ok(()));
+    assert_eq!(with(&[0, 9, 18, 27, 36, 45, 54, 62, 63]).unwrap_err(), Unfit::Error);
+    let block = with(&[5, 40]).unwrap();
+    let [first, second] = [384, 192].map(|back| block.bytes().len() - back + 128);
+    for (at, channel, is_right) in [
+        (first, 39u16, true),
+        (first, 40, false),
+        (first, 41, false),
+        (second, 63, true),
+        (second, 64, false),
+        (second, 5, false),
+    ] {
+        let mut bytes = block.bytes().to_vec();
+        bytes[at..at + 2].copy_from_slice(&channel.to_le_bytes());
+        assert_eq!(status(&bytes).is_ok(), is_right, "channel {channel} at {at}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
