@@ -1,0 +1,315 @@
+//! Steps against attention in f64 over the numbers of blocks and cache.
+
+use super::*;
+use crate::host::packing::flash;
+use crate::layout::{CacheRef, Layout, Spec, scatter};
+use crate::sys::memory::shortage;
+use crate::sys::storage::{Medium, Storage};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// A layer's chat: the numbers of each token as they are in blocks or in the cache.
+struct Chat {
+    layout: Layout,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    blocks: Blocks,
+    positions: Vec<[i32; 2]>,
+    raw: usize,
+    /// Of each KV head, by logical position: K and V.
+    numbers: Vec<Vec<(Vec<f64>, Vec<f64>)>>,
+}
+
+const KV_HEADS: usize = 2;
+const GROUP: usize = 3;
+
+/// A chat of `sink` raw tokens, blocks with some tokens left, and `recent` raw tokens; `rows` of these are of the step.
+fn chat(
+    dims: usize,
+    dtype: Dtype,
+    packs: [u32; 3],
+    (sink, blocks, recent, rows): (usize, usize, usize, usize),
+    noise: &mut Noise,
+) -> Chat {
+    let ([l_pack, h_pack, flash_block], max_tokens) = (packs, (sink + recent + 5) as u32);
+    let common = flash(KV_HEADS as u32, dims as u32, h_pack, max_tokens);
+    let spec = Spec { key: dtype.into(), value: dtype.into(), l_pack, flash_block, ..common };
+    let layout = Layout::new(&spec).unwrap();
+    let shape = Shape::new(dims).unwrap();
+    let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+    let mut numbers = vec![Vec::new(); KV_HEADS];
+    let (raw, count) = (sink + recent, (sink + recent) * KV_HEADS * dims);
+    let (keys, values) = (many(noise, count), many(noise, count));
+    let bytes = |numbers: &[f32]| {
+        let mut bytes = vec![0; numbers.len() * dtype.bytes()];
+        crate::dtype::convert::narrow(dtype, crate::dtype::convert::Endian::Native, numbers, &mut bytes);
+        bytes
+    };
+    let mut cache = crate::layout::Cache::new(&layout, &mut key, &mut value).unwrap();
+    scatter(&mut cache, layout.range(0, raw as u32).unwrap(), &bytes(&keys), &bytes(&values)).unwrap();
+    let token = |head: usize, at: usize| {
+        let row = |all: &[f32]| -> Vec<f64> {
+            let row = &all[(head * raw + at) * dims..][..dims];
+            row.iter().map(|x| f64::from(crate::dtype::convert::rounded(dtype, *x))).collect()
+        };
+        (row(&keys), row(&values))
+    };
+    for (head, numbers) in numbers.iter_mut().enumerate() {
+        numbers.extend((0..sink).map(|at| token(head, at)));
+    }
+    let mut blocks_of = Blocks::NONE;
+    blocks_of.reserve(shape, KV_HEADS, blocks).unwrap();
+    for block in 0..blocks {
+        let rows: Vec<[Vec<f32>; 2]> =
+            (0..KV_HEADS).map(|_| [many(noise, 64 * dims), many(noise, 64 * dims)]).collect();
+        let read = |head: usize, k: &mut [f32], v: &mut [f32]| {
+            k.copy_from_slice(&rows[head][0]);
+            v.copy_from_slice(&rows[head][1]);
+            Ok(())
+        };
+        let mut whole = Block::default();
+        whole.encode(shape, KV_HEADS, &mut EncodeWork::default(), read).unwrap().unwrap();
+        let live = [u64::MAX, 0xF0F3_FFFF_0000_0001][block % 2];
+        let first = numbers[0].len() as u32;
+        for (numbers, codes) in numbers.iter_mut().zip(whole.heads()) {
+            let (k, v) = by_format(dims, codes.bytes());
+            for t in (0..64).filter(|t| live >> t & 1 == 1) {
+                numbers.push((k[t * dims..][..dims].to_vec(), v[t * dims..][..dims].to_vec()));
+            }
+        }
+        blocks_of.push(&whole, first, live).unwrap();
+    }
+    let first = numbers[0].len();
+    for (head, numbers) in numbers.iter_mut().enumerate() {
+        numbers.extend((sink..raw).map(|at| token(head, at)));
+    }
+    let positions = vec![[0, sink as i32], [first as i32, recent.saturating_sub(rows) as i32]];
+    Chat { layout, key, value, blocks: blocks_of, positions, raw, numbers }
+}
+
+/// A file whose bytes are not in memory at the first looks.
+struct Slow {
+    bytes: Vec<u8>,
+    looks: AtomicUsize,
+}
+
+impl Medium for Slow {
+    fn len(&self) -> crate::status::Result<u64> {
+        Ok(self.bytes.len() as u64)
+    }
+    fn read_at(&self, offset: u64, to: &mut [u8]) -> crate::status::Result<()> {
+        to.copy_from_slice(&self.bytes[offset as usize..][..to.len()]);
+        Ok(())
+    }
+    fn read_now(&self, offset: u64, to: &mut [u8]) -> crate::status::Result<bool> {
+        let is_there = self.looks.fetch_update(SeqCst, SeqCst, |looks| looks.checked_sub(1)).is_err();
+        if is_there {
+            self.read_at(offset, to)?;
+        }
+        Ok(is_there)
+    }
+    fn write_at(&self, _: u64, _: &[u8]) -> crate::status::Result<()> {
+        unreachable!()
+    }
+    fn sync(&self) -> crate::status::Result<()> {
+        unreachable!()
+    }
+}
+
+/// Moves some heads of blocks to a file; returns its bytes.
+fn written(blocks: &mut Blocks, noise: &mut Noise) -> Vec<u8> {
+    let mut file = vec![0; 64];
+    blocks.learn().unwrap();
+    for block in 0..blocks.list().len() as u32 {
+        let Some(basis) = &blocks.basis else { break };
+        let mut work = SketchWork::default();
+        let first = file.len() as u64;
+        let heads = (0..KV_HEADS).map(|head| {
+            let offset = file.len();
+            assert!(blocks.copy(block, head, &mut file).unwrap());
+            let codes = blocks.view(block, head, &[]).unwrap();
+            Some(Offloaded::new(&codes, (offset as u64, &file[offset..]), (basis, head), &mut work).unwrap())
+        });
+        let heads = heads.collect();
+        blocks.written(block, first..file.len() as u64, heads);
+        for head in (0..KV_HEADS).filter(|_| noise.wide() > 0.0) {
+            blocks.leave(block, head);
+        }
+    }
+    file
+}
+
+#[test]
+fn lists_of_blocks_that_memory_is_refused_for_are_whole_after_the_next_call() {
+    let shape = Shape::new(64).unwrap();
+    for round in 0..40 {
+        let (mut blocks, mut block) = (Blocks::NONE, Block::default());
+        block.heads_mut(2).unwrap();
+        shortage::set_least(1);
+        shortage::set(3, round);
+        let _ = blocks.reserve(shape, 2, 1);
+        shortage::set(0, 0);
+        shortage::set_least(1024);
+        blocks.reserve(shape, 2, 1).unwrap();
+        blocks.push(&block, 0, u64::MAX).unwrap();
+        blocks.written(0, 16..17, vec![None, None]);
+        assert_eq!((blocks.heads(), blocks.away(1)), (2, &[][..]));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn steps_attend_to_the_numbers_of_blocks_and_cache(
+        seed in any::<u64>(), dims in prop::sample::select(vec![16usize, 64, 72]),
+        (dtype, packs) in prop::sample::select(vec![
+            (Dtype::F32, [1, 8, 64]), (Dtype::F32, [1, 4, 64]), (Dtype::F16, [1, 16, 300]), (Dtype::Bf16, [8, 4, 64]), (Dtype::F16, [1, 1, 1]),
+        ]),
+        sink in 0usize..20, blocks in 0usize..4, recent in 0usize..150, rows in prop::sample::select(vec![1usize, 2, 5, 16, 17, 40]),
+        parts in 1u32..8, is_causal in any::<bool>(), window in prop::option::of(1u32..300), soft_cap in prop::option::of(0.5f32..30.0),
+        has_sinks in any::<bool>(), mask_tokens in prop::option::of(0u32..200),
+    ) {
+        let mut noise = Noise(seed);
+        let mut chat = chat(dims, dtype, packs, (sink, blocks, recent, rows), &mut noise);
+        let heads = KV_HEADS * GROUP;
+        let queries = many(&mut noise, rows * heads * dims);
+        let bytes: Vec<u8> = queries.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let logical = chat.numbers[0].len();
+        let sinks: Vec<f32> = many(&mut noise, heads);
+        let mask_tokens = mask_tokens.map(|tokens| tokens.min(logical as u32));
+        let mut mask = many(&mut noise, rows * (mask_tokens.unwrap_or(0) as usize + 3));
+        mask.iter_mut().step_by(7).for_each(|x| *x = f32::NEG_INFINITY);
+        let mask = mask_tokens.map(|tokens| Mask { data: &mask, stride: tokens as usize + 3, tokens });
+        let step = Step {
+            queries: Queries { dtype: Dtype::F32, heads, rows, dims, head_stride: dims * 4, row_stride: heads * dims * 4, scale: 0.0, data: &bytes },
+            is_causal, window, soft_cap, sinks: has_sinks.then_some(&sinks), mask,
+        };
+        // Some heads of blocks are in a file, of which the first looks of a part see nothing.
+        let file = Slow { bytes: written(&mut chat.blocks, &mut noise), looks: AtomicUsize::new(3) };
+        let file = Storage::host("slow", file).unwrap();
+        let source = chat.blocks.basis.as_ref().map(|basis| Source { file: &file, basis, wait: Duration::from_secs(9) });
+        let tokens = Tokens {
+            source, weighs: seed % 2 == 0, shape: Shape::new(dims).unwrap(), blocks: &chat.blocks, cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
+            raw: chat.raw, positions: &chat.positions, logical: logical as u32,
+        };
+        let round = Round::default();
+        let newest = if blocks > 0 { recent } else { sink + recent };
+        if rows > logical || is_causal && rows > newest.max(1) {
+            let error = attend(&tokens, &step, (0, parts), &round, &mut Work::default(), &mut |_, _, _| {}).unwrap_err();
+            prop_assert!(error.status() == Status::InvalidArgument && error.message().contains("rows of a"), "{}", error.message());
+            return Ok(());
+        }
+        let mut output = vec![f32::NAN; rows * heads * dims];
+        for part in (0..parts).rev() {
+            let mut write = |row: usize, head: usize, x: &[f32]| output[(row * heads + head) * dims..][..dims].copy_from_slice(x);
+            attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
+        }
+        prop_assert_eq!(round.done().unwrap().0, rows);
+        let found = round.take_found();
+        // Of each block and KV head, the greatest share in the softmax of a query vector.
+        let mut shares = vec![[0.0f64; KV_HEADS]; blocks];
+        for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
+            let query = &queries[(row * heads + head) * dims..][..dims];
+            let (own, all) = (logical - rows + row, &chat.numbers[head / GROUP]);
+            let logits: Vec<f64> = all.iter().enumerate().map(|(at, (k, _))| {
+                let mut logit = k.iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum::<f64>() / (dims as f64).sqrt();
+                if let Some(cap) = soft_cap {
+                    logit = f64::from(cap) * (logit / f64::from(cap)).tanh();
+                }
+                if let Some(mask) = &mask && let Some(column) = (at + mask.tokens as usize).checked_sub(logical) {
+                    logit += f64::from(mask.data[row * mask.stride + column]);
+                }
+                let seen = (!is_causal || at <= own) && window.is_none_or(|window| at + window as usize > own);
+                if seen { logit } else { f64::NEG_INFINITY }
+            }).collect();
+            let weights = softmax(&logits, has_sinks.then(|| f64::from(sinks[head])));
+            let parts_of = softmax(&logits, None);
+            for (placed, most) in chat.blocks.list().iter().zip(&mut shares) {
+                let share = parts_of[placed.first as usize..][..placed.tokens() as usize].iter().sum();
+                most[head / GROUP] = most[head / GROUP].max(share);
+            }
+            for dim in 0..dims {
+                let exact: f64 = all.iter().zip(&weights).filter(|(_, w)| **w > 0.0).map(|((_, v), w)| v[dim] * w).sum();
+                let got = f64::from(output[(row * heads + head) * dims + dim]);
+                prop_assert!((got - exact).abs() < 0.01, "row {} head {} dim {}: {} and {}", row, head, dim, got, exact);
+            }
+        }
+        for (block, head) in (0..blocks as u32).flat_map(|block| (0..KV_HEADS).map(move |head| (block, head))) {
+            let masses = found.masses.iter().filter(|mass| (mass.block, mass.head as usize) == (block, head));
+            let (most, share) = (masses.fold(0.0f32, |most, mass| most.max(mass.share)), shares[block as usize][head]);
+            prop_assert!(!tokens.weighs || (f64::from(most) - share).abs() < 0.01, "block {} head {}: {} and {}", block, head, most, share);
+            // What is read stays where it counts, in steps of few rows.
+            let is_away = chat.blocks.cell(block, head).is_away();
+            let mut arrived = found.arrived.iter().filter(|arrived| (arrived.block, arrived.head) == (block, head));
+            match arrived.next() {
+                Some(_) => prop_assert!(is_away && tokens.weighs && rows <= 16),
+                None => prop_assert!(!is_away || !tokens.weighs || rows > 16 || share < 0.04, "block {} head {}: {}", block, head, share),
+            }
+        }
+        // Beside blocks of the file, whose order is that of their reads.
+        let tokens = Tokens { source: None, ..tokens };
+        let bits = |order: &mut dyn Iterator<Item = u32>| {
+            let (round, mut bits) = (Round::default(), Vec::new());
+            for part in order {
+                let mut write = |row: usize, head: usize, x: &[f32]| {
+                    bits.push((row, head, x.iter().map(|x| x.to_bits()).collect::<Vec<_>>()));
+                };
+                attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
+            }
+            bits.sort();
+            bits
+        };
+        prop_assert!(bits(&mut (0..parts)) == bits(&mut (0..parts).rev()), "parts in another order");
+    }
+}
+
+#[test]
+fn blocks_of_the_file_are_read_where_a_query_attends_to_them() {
+    let dims = 64;
+    let mut noise = Noise(4);
+    let mut chat = chat(dims, Dtype::F32, [1, 8, 64], (4, 3, 40, 1), &mut noise);
+    let file = written(&mut chat.blocks, &mut noise);
+    for block in 0..3 {
+        (0..KV_HEADS).for_each(|head| chat.blocks.leave(block, head));
+    }
+    let file = Storage::host("slow", Slow { bytes: file, looks: AtomicUsize::new(0) }).unwrap();
+    // The logit of a raw token of each head is far above those of all blocks, or below.
+    for (logit, expected) in [(40.0, 0), (-40.0, 3 * KV_HEADS as u64)] {
+        let of_head = |head: usize| {
+            let key = &chat.numbers[head / GROUP][1].0;
+            let factor = logit * (dims as f64).sqrt() / key.iter().map(|x| x * x).sum::<f64>();
+            key.iter().map(|x| (x * factor) as f32).collect::<Vec<_>>()
+        };
+        let bytes: Vec<u8> = (0..KV_HEADS * GROUP).flat_map(of_head).flat_map(|x| x.to_ne_bytes()).collect();
+        let queries = Queries {
+            dtype: Dtype::F32,
+            heads: KV_HEADS * GROUP,
+            rows: 1,
+            dims,
+            head_stride: dims * 4,
+            row_stride: KV_HEADS * GROUP * dims * 4,
+            scale: 0.0,
+            data: &bytes,
+        };
+        let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+        let source = Source { file: &file, basis: chat.blocks.basis.as_ref().unwrap(), wait: Duration::from_secs(9) };
+        let tokens = Tokens {
+            source: Some(source),
+            weighs: true,
+            shape: Shape::new(dims).unwrap(),
+            blocks: &chat.blocks,
+            cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
+            raw: chat.raw,
+            positions: &chat.positions,
+            logical: chat.numbers[0].len() as u32,
+        };
+        for parts in [1, 3] {
+            let round = Round::default();
+            for part in 0..parts {
+                attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut |_, _, _| {}).unwrap();
+            }
+            assert_eq!(round.take_found().reads.read, expected, "a logit of {logit} in {parts} parts");
+        }
+    }
+}
