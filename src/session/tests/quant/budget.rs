@@ -334,7 +334,6 @@ fn a_loaded_chat_is_within_the_budget() {
 }
 
 /// Grows a chat until the file has 1,000 tokens. Nobody attends.
-#[cfg(unix)]
 fn fill_file(chat: &mut Chat) {
     while chat.session.memory_stats().unwrap().file_tokens < 1000 {
         chat.move_cache(60);
@@ -545,6 +544,22 @@ fn blocks_with_pinned_tokens_stay_in_memory() {
         pin(&chat, false);
         assert_eq!(grow(&mut chat, 2000), ([false; 2], 0), "{mode:?}");
     }
+}
+
+#[test]
+fn places_of_tokens_that_are_gone_are_used_again() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 29, Random::new(29));
+    let path = blocks_path("places");
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    fill_file(&mut chat);
+    let before = chat.session.memory_stats().unwrap();
+    let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
+    *kv_len = session.keep(0, &[[0, SINK as i32]], Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
+    fill_file(&mut chat);
+    let after = chat.session.memory_stats().unwrap();
+    assert!(after.written_bytes > before.written_bytes * 3 / 2, "{before:?} {after:?}");
+    assert!(after.file_bytes < before.file_bytes * 5 / 4, "{before:?} {after:?}");
 }
 
 #[test]
