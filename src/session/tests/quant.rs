@@ -325,6 +325,14 @@ impl Chat {
         });
     }
 
+    /// A step of so many tokens in which nobody attends.
+    fn write(&mut self, tokens: usize) {
+        self.move_cache(tokens as u32);
+        self.begin();
+        self.append(tokens);
+        self.end(0);
+    }
+
     fn step(&mut self, rows: usize) {
         if self.random.below(5) == 0 || self.layout.max_tokens() < self.kv_len as usize + rows {
             self.move_cache(rows as u32);

@@ -123,10 +123,7 @@ fn steps_whose_tokens_stay_bit_for_bit_count_once_they_exceed_the_budget() {
     let token = 2 * (KV_HEADS * DIMS * 2) as u64;
     let (mut fit, mut over, mut before) = (0, 0, 0);
     for _ in 0..50 {
-        chat.move_cache(50);
-        chat.begin();
-        chat.append(50);
-        chat.end(0);
+        chat.write(50);
         chat.session.state().unwrap().store.settle();
         let stats = chat.session.memory_stats().unwrap();
         let counts = stats.over_steps - over;
@@ -258,12 +255,7 @@ fn a_trim_makes_room_for_the_working_memory_of_its_first_writes_to_the_file() {
     let path = blocks_path("trim");
     chat.session = session(&format!(r#"{{"kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
     // Nobody attends, so that working memory is that of blocks alone.
-    chat.move_cache(1400);
-    for count in [64; 20] {
-        chat.begin();
-        chat.append(count);
-        chat.end(0);
-    }
+    (0..20).for_each(|_| chat.write(64));
     chat.begin();
     let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
     session.abort(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap();
@@ -336,10 +328,7 @@ fn a_loaded_chat_is_within_the_budget() {
 /// Grows a chat until the file has 1,000 tokens. Nobody attends.
 fn fill_file(chat: &mut Chat) {
     while chat.session.memory_stats().unwrap().file_tokens < 1000 {
-        chat.move_cache(60);
-        chat.begin();
-        chat.append(50);
-        chat.end(0);
+        chat.write(50);
     }
 }
 
@@ -425,10 +414,7 @@ fn a_file_that_cannot_be_made_is_named_where_tokens_are_dropped() {
     std::fs::create_dir(std::path::Path::new(&path).parent().unwrap()).unwrap();
     while chat.session.memory_stats().unwrap().file_tokens == 0 {
         assert!(chat.tokens.len() < 40_000, "no block goes to the file");
-        chat.move_cache(250);
-        chat.begin();
-        chat.append(250);
-        chat.end(0);
+        chat.write(250);
     }
     assert_eq!(chat.session.memory_stats().unwrap().failed_writes, failed);
     drop(chat);
@@ -491,10 +477,7 @@ fn tokens_that_an_edit_has_removed_are_not_dropped() {
     let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
     chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 200000, "kv_quant": "k8v4"}}"#));
     for _ in 0..10 {
-        chat.begin();
-        chat.move_cache(100);
-        chat.append(100);
-        chat.end(0);
+        chat.write(100);
     }
     let pairs: Vec<Pair> = (0..15).map(|at| [at * 64, 16]).chain([[960, 40]]).collect();
     let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
@@ -515,17 +498,14 @@ fn blocks_with_pinned_tokens_stay_in_memory() {
         // The last token of one block, and the first of another.
         let pinned = [SINK as u32 + 127, SINK as u32 + 192];
         let pin = |chat: &Chat, on| pinned.iter().for_each(|at| chat.session.pin(*at, 1, on).unwrap());
-        // Whether each block with a pinned token is in memory, and each of the first ten blocks.
+        // Whether the block of each pinned token is in memory, and how many of the first ten blocks are.
         let grow = |chat: &mut Chat, tokens: u64| {
             let gone = |chat: &Chat| {
                 let stats = chat.session.memory_stats().unwrap();
                 stats.dropped_tokens + stats.file_tokens
             };
             while gone(chat) < tokens {
-                chat.begin();
-                chat.move_cache(64);
-                chat.append(64);
-                chat.end(0);
+                chat.write(64);
             }
             let state = chat.session.state().unwrap();
             let blocks = state.layers[0].quant.as_ref().unwrap().blocks();

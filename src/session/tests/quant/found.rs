@@ -52,10 +52,7 @@ fn a_block_that_one_round_of_a_step_has_read_is_not_lost_to_another() {
     let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
     chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
     while chat.session.memory_stats().unwrap().file_tokens < 500 {
-        chat.begin();
-        chat.move_cache(50);
-        chat.append(50);
-        chat.end(0);
+        chat.write(50);
     }
     let bytes = chat.session.blocks_for_tests(0);
     let mut state = chat.session.state().unwrap();
@@ -76,10 +73,7 @@ fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() 
     chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 130000, "kv_memory_file": "{path}"}}"#));
     let mut returned = 0;
     for _ in 0..150 {
-        chat.begin();
-        chat.move_cache(64);
-        chat.append(64);
-        chat.end(0);
+        chat.write(64);
         let bytes = chat.session.blocks_for_tests(0);
         let mut state = chat.session.state().unwrap();
         let State { layers, budget: Some(budget), .. } = &mut *state else { panic!("a budget is set") };
