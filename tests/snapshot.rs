@@ -10,6 +10,8 @@ mod disk;
 mod golden;
 #[path = "snapshot/page.rs"]
 mod page;
+#[path = "snapshot/salvage.rs"]
+mod salvage;
 
 use chat::{Chat, Things, read, read_all};
 use common::Random;
@@ -398,7 +400,9 @@ fn items_of_later_versions_are_skipped_or_refused_by_their_kind() {
         later[offset] = 2;
         let sum = xxhash_rust::xxh3::xxh3_64(&later[..504]);
         later[504..512].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(open(&later, Access::ReadOnly).err().map(|e| e.status()), status);
+        for access in [Access::ReadOnly, Access::Salvage] {
+            assert_eq!(open(&later, access).err().map(|e| e.status()), status);
+        }
         let writer = if offset == 12 { Some(Status::Unsupported) } else { status };
         assert_eq!(open(&later, Access::Append).err().map(|e| e.status()), writer);
     }

@@ -40,7 +40,12 @@ impl Snapshot {
     /// The newest state whose records are whole, and what is damaged before it.
     fn salvage(file: &File<'_>, fingerprint: Option<&[u8]>) -> Result<Salvaged> {
         let mut damage = Vec::new();
-        let mut note = |error: Error| memory::push(&mut damage, error.unless_out_of_memory()?);
+        // Copies of a slot lead to the same records.
+        let mut note = |error: Error| {
+            let error = error.unless_out_of_memory()?;
+            let is_known = damage.iter().any(|known: &Error| known.message() == error.message());
+            if is_known { Ok(()) } else { memory::push(&mut damage, error) }
+        };
         let header = match file.header() {
             Ok(header) => Some(header),
             Err(error) if error.status() == Status::Unsupported => return Err(error),
