@@ -65,6 +65,16 @@ export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER
 export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=x86_64-w64-mingw32-gcc CC_x86_64_pc_windows_gnu=x86_64-w64-mingw32-gcc
 say "$(rustc -V), $("$CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER" --version)"
 
+# A program fails that starts while the server of the one before it ends: one stays for all.
+for server in wineserver64 wineserver; do
+    server=$(dirname "$CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER")/$server
+    if [ -x "$server" ]; then
+        mkdir -p "$WINEPREFIX"
+        "$server" -p60
+        break
+    fi
+done
+
 # Rust's standard library has its random numbers from a library that wine has since 9.0 only.
 system=$WINEPREFIX/drive_c/windows/system32
 [ -d "$system" ] || "$CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER" wineboot -i
