@@ -88,10 +88,12 @@ fn chat(
     Chat { layout, key, value, blocks: blocks_of, positions, raw, numbers }
 }
 
-/// A file whose bytes are not in memory at the first looks.
+/// A file whose bytes are not in memory at the first looks, or cannot be read.
+#[derive(Default)]
 struct Slow {
     bytes: Vec<u8>,
     looks: AtomicUsize,
+    fault: Option<Status>,
 }
 
 impl Medium for Slow {
@@ -103,6 +105,9 @@ impl Medium for Slow {
         Ok(())
     }
     fn read_now(&self, offset: u64, to: &mut [u8]) -> crate::status::Result<bool> {
+        if let Some(fault) = self.fault {
+            return Err(crate::status::Error::new(fault, "no such sector"));
+        }
         let is_there = self.looks.fetch_update(SeqCst, SeqCst, |looks| looks.checked_sub(1)).is_err();
         if is_there {
             self.read_at(offset, to)?;
@@ -186,7 +191,7 @@ proptest! {
             is_causal, window, soft_cap, sinks: has_sinks.then_some(&sinks), mask,
         };
         // Some heads of blocks are in a file, of which the first looks of a part see nothing.
-        let file = Slow { bytes: written(&mut chat.blocks, &mut noise), looks: AtomicUsize::new(3) };
+        let file = Slow { bytes: written(&mut chat.blocks, &mut noise), looks: AtomicUsize::new(3), fault: None };
         let file = Storage::host("slow", file).unwrap();
         let source = chat.blocks.basis.as_ref().map(|basis| Source { file: &file, basis, wait: Duration::from_secs(9) });
         let tokens = Tokens {
@@ -264,55 +269,92 @@ proptest! {
     }
 }
 
+/// What a step finds in which a raw token of each head has this logit.
+fn found(chat: &Chat, file: Slow, logit: f64, (parts, wait): (u32, Duration)) -> Found {
+    let dims = chat.numbers[0][0].0.len();
+    let of_head = |head: usize| {
+        let key = &chat.numbers[head / GROUP][1].0;
+        let factor = logit * (dims as f64).sqrt() / key.iter().map(|x| x * x).sum::<f64>();
+        key.iter().map(|x| (x * factor) as f32).collect::<Vec<_>>()
+    };
+    let bytes: Vec<u8> = (0..KV_HEADS * GROUP).flat_map(of_head).flat_map(|x| x.to_ne_bytes()).collect();
+    let queries = Queries {
+        dtype: Dtype::F32,
+        heads: KV_HEADS * GROUP,
+        rows: 1,
+        dims,
+        head_stride: dims * 4,
+        row_stride: KV_HEADS * GROUP * dims * 4,
+        scale: 0.0,
+        data: &bytes,
+    };
+    let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+    let file = Storage::host("slow", file).unwrap();
+    let tokens = Tokens {
+        source: Some(Source { file: &file, basis: chat.blocks.basis.as_ref().unwrap(), wait }),
+        weighs: true,
+        shape: Shape::new(dims).unwrap(),
+        blocks: &chat.blocks,
+        cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
+        raw: chat.raw,
+        positions: &chat.positions,
+        logical: chat.numbers[0].len() as u32,
+    };
+    let round = Round::default();
+    for part in 0..parts {
+        attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut |_, _, _| {}).unwrap();
+    }
+    round.take_found()
+}
+
+/// A chat of three blocks whose heads are all in a file, and its bytes.
+fn offloaded() -> (Chat, Vec<u8>) {
+    let mut noise = Noise(4);
+    let mut chat = chat(64, Dtype::F32, [1, 8, 64], (4, 3, 40, 1), &mut noise);
+    let bytes = written(&mut chat.blocks, &mut noise);
+    (0..3).for_each(|block| (0..KV_HEADS).for_each(|head| chat.blocks.leave(block, head)));
+    (chat, bytes)
+}
+
+const OFFLOADED: u64 = 3 * KV_HEADS as u64;
+const SOON: Duration = Duration::from_secs(9);
+
 #[test]
 fn blocks_of_the_file_are_read_where_a_query_attends_to_them_and_stay_where_it_does_so_most() {
-    let dims = 64;
-    let mut noise = Noise(4);
-    let mut chat = chat(dims, Dtype::F32, [1, 8, 64], (4, 3, 40, 1), &mut noise);
-    let file = written(&mut chat.blocks, &mut noise);
-    for block in 0..3 {
-        (0..KV_HEADS).for_each(|head| chat.blocks.leave(block, head));
-    }
-    let file = Storage::host("slow", Slow { bytes: file, looks: AtomicUsize::new(0) }).unwrap();
+    let (chat, bytes) = offloaded();
     // The logit of a raw token of each head is far above those of all blocks, above, or below.
-    let all = 3 * KV_HEADS as u64;
-    for (logit, read, stays) in [(40.0, 0, false), (10.0, all, false), (-40.0, all, true)] {
-        let of_head = |head: usize| {
-            let key = &chat.numbers[head / GROUP][1].0;
-            let factor = logit * (dims as f64).sqrt() / key.iter().map(|x| x * x).sum::<f64>();
-            key.iter().map(|x| (x * factor) as f32).collect::<Vec<_>>()
-        };
-        let bytes: Vec<u8> = (0..KV_HEADS * GROUP).flat_map(of_head).flat_map(|x| x.to_ne_bytes()).collect();
-        let queries = Queries {
-            dtype: Dtype::F32,
-            heads: KV_HEADS * GROUP,
-            rows: 1,
-            dims,
-            head_stride: dims * 4,
-            row_stride: KV_HEADS * GROUP * dims * 4,
-            scale: 0.0,
-            data: &bytes,
-        };
-        let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
-        let source = Source { file: &file, basis: chat.blocks.basis.as_ref().unwrap(), wait: Duration::from_secs(9) };
-        let tokens = Tokens {
-            source: Some(source),
-            weighs: true,
-            shape: Shape::new(dims).unwrap(),
-            blocks: &chat.blocks,
-            cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
-            raw: chat.raw,
-            positions: &chat.positions,
-            logical: chat.numbers[0].len() as u32,
-        };
+    for (logit, read, stays) in [(40.0, 0, false), (10.0, OFFLOADED, false), (-40.0, OFFLOADED, true)] {
         for parts in [1, 3] {
-            let round = Round::default();
-            for part in 0..parts {
-                attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut |_, _, _| {}).unwrap();
-            }
-            let found = round.take_found();
+            let file = Slow { bytes: bytes.clone(), ..Slow::default() };
+            let found = found(&chat, file, logit, (parts, SOON));
             let all = (found.reads.read, !found.arrived.is_empty());
             assert_eq!(all, (read, stays), "a logit of {logit} in {parts} parts");
         }
+    }
+}
+
+#[test]
+fn blocks_that_cannot_be_read_are_lost_failed_or_late_and_counted_once() {
+    let (chat, bytes) = offloaded();
+    let damaged = bytes.iter().map(|byte| byte ^ 1).collect();
+    let late = |looks| Slow { bytes: bytes.clone(), looks: AtomicUsize::new(looks), fault: None };
+    let fails = |status| Slow { fault: Some(status), ..Slow::default() };
+    let never = usize::MAX;
+    let waits = Duration::from_millis(20);
+    // Read, lost, failed, late.
+    for (file, wait, expected) in [
+        (Slow { bytes: damaged, ..Slow::default() }, SOON, [0, OFFLOADED, 0, 0]),
+        (fails(Status::Corrupt), SOON, [0, OFFLOADED, 0, 0]),
+        (fails(Status::Io), SOON, [0, 0, OFFLOADED, 0]),
+        (late(never), Duration::ZERO, [0, 0, 0, OFFLOADED]),
+        (late(never), waits, [0, 0, 0, OFFLOADED]),
+        (late(5), SOON, [OFFLOADED, 0, 0, 0]),
+    ] {
+        let found = found(&chat, file, -40.0, (2, wait));
+        let Reads { read, late, failed, wait_ns } = found.reads;
+        assert_eq!([read, found.lost.len() as u64, failed, late], expected);
+        assert_eq!(found.failure.is_some(), failed > 0);
+        assert!(wait != waits || u128::from(wait_ns) >= waits.as_nanos(), "{wait_ns}");
+        assert!(wait != Duration::ZERO || wait_ns == 0, "{wait_ns}");
     }
 }
