@@ -63,8 +63,11 @@ fi
 if due cargo-c cargo-cinstall; then
     prefix=$work/cargo-c
     rm -rf "$prefix"
-    (cd "$sources" && cargo --config vendor/config.toml cinstall --locked --package mnn-kv --package mnn-kv-model \
-        --prefix "$prefix" --libdir "$prefix/lib")
+    # One by one: cargo-c builds no Rust library of a package that it installs, and the second one depends on the first.
+    for package in mnn-kv mnn-kv-model; do
+        (cd "$sources" && cargo --config vendor/config.toml cinstall --locked --package "$package" --prefix "$prefix" \
+            --libdir "$prefix/lib")
+    done
     (cd "$sources/include" && find . -name '*.h*') | while read -r header; do
         [ -f "$prefix/include/$header" ] || fail "cargo-c installed no $header"
     done
