@@ -42,7 +42,8 @@ help:
 	@echo "make test-windows"
 	@echo "              tests of the core library for Windows under wine, on Debian"
 	@echo "make check-targets"
-	@echo "              type-check both libraries for Android, iOS, macOS, Windows and FreeBSD; needs rustup and libzstd"
+	@echo "              type-check both libraries for Android, iOS, macOS, Windows and FreeBSD, and all with the oldest Rust"
+	@echo "              that is taken; needs rustup and libzstd"
 	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"
 	@echo "make sanitize Rust and C++ suites under AddressSanitizer, LeakSanitizer and ThreadSanitizer; or -rust, -cpp alone"
 	@echo "make kills    saves, commits and parks that are killed at random moments, COUNT=200 of them"
@@ -94,7 +95,10 @@ test-windows:
 # ZSTD is the machine's, of which a check reads nothing, so that no compiler for the target is needed.
 FOREIGN := aarch64-linux-android armv7-linux-androideabi aarch64-apple-ios aarch64-apple-darwin x86_64-pc-windows-msvc \
            x86_64-unknown-freebsd
+check-targets: RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 check-targets:
+	rustup toolchain install $(RUST_VERSION) --profile minimal
+	cargo +$(RUST_VERSION) check --locked --workspace --all-targets --target-dir "$(CARGO_TARGET_DIR)/foreign"
 	rustup target add $(FOREIGN)
 	@for target in $(FOREIGN); do \
 	    echo "$$target"; ZSTD_SYS_USE_PKG_CONFIG=1 PKG_CONFIG_ALLOW_CROSS=1 cargo check --locked --lib --package mnn-kv \

@@ -45,7 +45,8 @@ impl Description {
     /// Reads a description and adds its faults to `findings`. `None` if it is not an object.
     pub(super) fn read(json: &Json, file: &str, findings: &mut Findings) -> Result<Option<Description>> {
         let Json::Object(fields) = json else {
-            let text = format_args!("the description is {}; an object expected", json.kind());
+            let kind = json.kind();
+            let text = format_args!("the description is {kind}; an object expected");
             findings.error(FindingKind::JsonShape, "", file, text)?;
             return Ok(None);
         };

@@ -76,7 +76,8 @@ impl Survey {
             }
             Err(e) => {
                 let e = e.unless_out_of_memory()?;
-                let text = format_args!("{}", e.message());
+                let message = e.message();
+                let text = format_args!("{message}");
                 self.findings.add(severity, FindingKind::Unreadable, "", file, text)?.status = e.status();
                 Ok(None)
             }
@@ -121,7 +122,8 @@ impl Survey {
         } else if let [file] = *legacy.as_slice() {
             file
         } else if !legacy.is_empty() {
-            let text = format_args!("{} could each be the description; one expected", Joined(&legacy, ", "));
+            let all = Joined(&legacy, ", ");
+            let text = format_args!("{all} could each be the description; one expected");
             self.findings.error(FindingKind::Ambiguous, "", "", text)?;
             return Ok(());
         } else if let Some(json) = embedded {
@@ -156,7 +158,8 @@ impl Survey {
             }
             [index] => self.read_index(folder, index, &weights),
             _ => {
-                let text = format_args!("{} could each be the index; one expected", Joined(&indices, ", "));
+                let all = Joined(&indices, ", ");
+                let text = format_args!("{all} could each be the index; one expected");
                 self.findings.error(FindingKind::Ambiguous, "", "", text)?;
                 self.blind = true;
                 Ok(())

@@ -242,7 +242,8 @@ fn contiguous(ranges: &[(u64, u64, usize)], tensors: &[Tensor], len: u64, proble
         let text = format_args!("the file ends within tensor {first}: {at} bytes of data announced, {len} are there");
         problems.add(Fault::Truncated, first, text)?;
     } else if at < len {
-        let text = format_args!("{} bytes follow the data of the last tensor; none expected", len - at);
+        let rest = len - at;
+        let text = format_args!("{rest} bytes follow the data of the last tensor; none expected");
         problems.add(Fault::Malformed, "", text)?;
     }
     Ok(())
