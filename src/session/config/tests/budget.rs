@@ -35,6 +35,7 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
             json!({"kv_memory_mb": 64, "kv_quant_layer_start": 2}),
             "kv_quant_layer_start has no effect: kv_quant must be",
         ),
+        (json!({"kv_quant_layer_start": 2}), "kv_quant_layer_start has no effect: kv_quant must be"),
     ] {
         let (_, warnings) = Config::parse(config.to_string().as_bytes(), b"", LAYERS).unwrap();
         assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{config}: {warnings:?}");
