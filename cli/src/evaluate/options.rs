@@ -17,8 +17,6 @@ pub type Keys = Map<String, Value>;
 const MOST_LAYERS: u32 = u16::MAX as u32;
 /// Limit of a config file.
 const MAX_CONFIG: u64 = 4 << 20;
-/// A dump with fewer tokens has smaller hot zones, since otherwise nothing could be evicted from it.
-const SHORT: usize = 8 * (32 + 256);
 
 /// A format of gear.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -210,17 +208,16 @@ impl SessionKeys {
         let is_of_policy = |key: &&String| policies().iter().any(|policy| policy.keys.contains_key(*key));
         let of_policies = keys.keys().filter(is_of_policy).cloned().collect();
         keys.entry("kv_h2o_trigger_min_tokens").or_insert(1.into());
+        // A short dump has smaller hot zones, since otherwise nothing could be evicted from it.
         let mut shrunk = Vec::new();
-        if tokens < SHORT {
-            for (key, value) in [
-                ("kv_h2o_sink_tokens", 32.min(tokens / 16)),
-                ("kv_h2o_recent_tokens", 256.min(tokens / 8)),
-                ("kv_lossless_hot_recent_tokens", 256.min(tokens / 8)),
-            ] {
-                if !keys.contains_key(key) {
-                    keys.insert(key.into(), value.into());
-                    shrunk.push((key, value));
-                }
+        for (key, default, most) in [
+            ("kv_h2o_sink_tokens", 32, tokens / 16),
+            ("kv_h2o_recent_tokens", 256, tokens / 8),
+            ("kv_lossless_hot_recent_tokens", 256, tokens / 8),
+        ] {
+            if most < default && !keys.contains_key(key) {
+                keys.insert(key.into(), most.into());
+                shrunk.push((key, most));
             }
         }
         let mut on = keys.clone();
@@ -275,11 +272,11 @@ mod tests {
     fn a_short_dump_gets_smaller_zones_unless_they_are_given() {
         let keys = |given: &[(String, Value)], tokens| SessionKeys::read(None, given, tokens).unwrap();
         let short = keys(&[], 1088);
-        assert_eq!((short.eviction.sink_tokens, short.eviction.recent_tokens, short.shrunk.len()), (32, 136, 3));
+        assert_eq!((short.eviction.sink_tokens, short.eviction.recent_tokens, short.shrunk.len()), (32, 136, 2));
         let long = keys(&[], 4096);
         assert_eq!((long.eviction.sink_tokens, long.eviction.recent_tokens, long.shrunk.len()), (32, 256, 0));
         let given = keys(&[("kv_h2o_recent_tokens".into(), 300.into())], 1088);
-        assert_eq!((given.eviction.recent_tokens, given.shrunk.len(), given.of_policies.len()), (300, 2, 0));
+        assert_eq!((given.eviction.recent_tokens, given.shrunk.len(), given.of_policies.len()), (300, 1, 0));
         let given = keys(&[("kv_h2o_aggregation".into(), "sum".into())], 4096);
         assert_eq!(given.of_policies, ["kv_h2o_aggregation"]);
         let wrong = SessionKeys::read(None, &[("kv_h2o_sink_tokens".into(), "many".into())], 1088);
