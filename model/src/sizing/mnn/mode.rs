@@ -27,7 +27,7 @@ impl AttentionMode {
         match number {
             4 | 6 => bail!(
                 Unsupported,
-                "{what} is {number}: MNN overruns its buffer of V without flash attention; {} expected",
+                "{what} is {number}: MNN overruns its buffer of softmax weights without flash attention; {} expected",
                 number + 8
             ),
             0..=15 => Ok(AttentionMode(number as u32)),
