@@ -36,7 +36,7 @@ pub struct Arguments {
     /// Texts with scored ranges instead of the built-in tasks, one in JSON on each line
     #[arg(long = "tasks", value_name = "FILE", conflicts_with_all = ["tokens", "tasks", "texts", "seed", "prompt"])]
     items: Option<PathBuf>,
-    /// Texts of each built-in task
+    /// Texts of each built-in task, at least 2
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(2..))]
     texts: u16,
     /// Tokens before the question in the built-in tasks

@@ -71,7 +71,7 @@ pub struct Arguments {
     /// Element type of the cache [default: that of the config, else f16; MNN's of the CPU and precision]
     #[arg(long, value_parser = dtype::named(&["f16", "bf16", "f32", "fp8", "int8", "int4"]))]
     dtype: Option<CacheElement>,
-    /// MNN's attention_mode: 8 float, 9 K int8, 10 int8, 11 K TQ3, 12 TQ3, 13 K TQ4, 14 TQ4; 0 to 3, 5 and 7 without
+    /// MNN's attention_mode: 8 or 15 float, 9 K int8, 10 int8, 11 K TQ3, 12 TQ3, 13 K TQ4, 14 TQ4; 0 to 3, 5 and 7 without
     /// flash attention [default: that of MNN's config, else 8]
     #[arg(long, value_name = "N", value_parser = attention_mode, help_heading = "MNN")]
     attention_mode: Option<AttentionMode>,
