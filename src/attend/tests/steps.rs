@@ -88,6 +88,13 @@ fn chat(
     Chat { layout, key, value, blocks: blocks_of, positions, raw, numbers }
 }
 
+/// Query rows of f32, `[row][head][dim]`.
+fn queries_of(rows: usize, dims: usize, data: &[u8]) -> Queries<'_> {
+    let (heads, head_stride) = (KV_HEADS * GROUP, dims * 4);
+    let row_stride = heads * head_stride;
+    Queries { dtype: Dtype::F32, heads, rows, dims, head_stride, row_stride, scale: 0.0, data }
+}
+
 /// A file whose bytes are not in memory at the first looks, or cannot be read.
 #[derive(Default)]
 struct Slow {
@@ -187,7 +194,7 @@ proptest! {
         mask.iter_mut().step_by(7).for_each(|x| *x = f32::NEG_INFINITY);
         let mask = mask_tokens.map(|tokens| Mask { data: &mask, stride: tokens as usize + 3, tokens });
         let step = Step {
-            queries: Queries { dtype: Dtype::F32, heads, rows, dims, head_stride: dims * 4, row_stride: heads * dims * 4, scale: 0.0, data: &bytes },
+            queries: queries_of(rows, dims, &bytes),
             is_causal, window, soft_cap, sinks: has_sinks.then_some(&sinks), mask,
         };
         // Some heads of blocks are in a file, of which the first looks of a part see nothing.
@@ -278,17 +285,14 @@ fn found(chat: &Chat, file: Slow, logit: f64, (parts, wait): (u32, Duration)) ->
         key.iter().map(|x| (x * factor) as f32).collect::<Vec<_>>()
     };
     let bytes: Vec<u8> = (0..KV_HEADS * GROUP).flat_map(of_head).flat_map(|x| x.to_ne_bytes()).collect();
-    let queries = Queries {
-        dtype: Dtype::F32,
-        heads: KV_HEADS * GROUP,
-        rows: 1,
-        dims,
-        head_stride: dims * 4,
-        row_stride: KV_HEADS * GROUP * dims * 4,
-        scale: 0.0,
-        data: &bytes,
+    let step = Step {
+        queries: queries_of(1, dims, &bytes),
+        is_causal: true,
+        window: None,
+        soft_cap: None,
+        sinks: None,
+        mask: None,
     };
-    let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
     let file = Storage::host("slow", file).unwrap();
     let tokens = Tokens {
         source: Some(Source { file: &file, basis: chat.blocks.basis.as_ref().unwrap(), wait }),
