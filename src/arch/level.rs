@@ -137,7 +137,7 @@ macro_rules! kernel {
             soft_cap: $crate::arch::level::kernel!(@ $features
                 (logits: &mut [[f32; 16]], cap: f32) -> () = $crate::arch::attend::soft_cap::soft_cap),
             key_ranges: $crate::arch::level::kernel!(@ $features
-                (rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool = $crate::arch::attend::encode::key_ranges::<$dots>),
+                (rows: &[f32], out: &mut $crate::arch::attend::encode::KeyRanges) -> bool = $crate::arch::attend::encode::key_ranges::<$dots>),
             key_codes: $crate::arch::level::kernel!(@ $features
                 (rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [$crate::arch::attend::Line]) -> () = $crate::arch::attend::encode::key_codes::<$dots>),
             value_codes: $crate::arch::level::kernel!(@ $features

@@ -4,7 +4,7 @@
 //! same bytes in memory and in files.
 
 use crate::arch;
-use crate::arch::attend::encode::{ValueScales, at_least};
+use crate::arch::attend::encode::{KeyRanges, ValueScales, at_least};
 use crate::arch::attend::lines::{WIDE_LINES, bytes, bytes_mut, shorts, shorts_mut, wides};
 use crate::arch::attend::{BLOCK, HeadBlock, Line, MOST_DIMS, VALUE_GROUP, Wide};
 use crate::arch::estimates::{LANES, Shorts};
@@ -17,14 +17,13 @@ use std::fmt;
 const KEY_CODES: f32 = 127.0;
 /// The same of a channel in 16 bits.
 const WIDE_CODES: f32 = 32767.0;
-/// A channel of K whose numbers are so many times the median channel's magnitude from their middle has 16 bits. Of the
-/// magnitude, since ranges of equal tokens are small: theirs alone turn with the position.
-const WIDE_RANGE: f32 = 8.0;
-/// Most channels in 16 bits, one of so many.
-const WIDE_SHARE: usize = 8;
-/// Most error of V, as a share of its mean distance from the mean of its group ([`ValueScales::spread`]). Of a bell curve it is 0.09, of equal tokens
-/// up to 0.31, and 1 where one number of each group hides the others.
-const MOST_VALUE_ERROR: f32 = 0.5;
+/// A channel of K has 16 bits where its codes would be further from its numbers than those of a channel whose range is so
+/// many times the median channel's magnitude ([`KeyRanges::size`]). Of the magnitude, since ranges of equal tokens are
+/// small: theirs alone turn with the position.
+const WIDE_RANGE: f32 = 24.0;
+/// Most error of a group of V, as [`ValueScales::error`] has it. Of a bell curve it is 0.09, of equal tokens up to 0.31, and
+/// 1 where one channel hides the others.
+const MOST_VALUE_ERROR: f32 = 0.35;
 
 /// The sizes of a head of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +91,9 @@ impl Shape {
         self.key_lines() + self.key_scale_lines() + self.value_lines() + self.value_scale_lines()
     }
 
-    /// Most channels in 16 bits.
+    /// Most channels in 16 bits: a block with more takes no less than its tokens in f16.
     pub fn most_wide(self) -> usize {
-        self.dims / WIDE_SHARE
+        self.dims * 3 / 4
     }
 
     /// The lines that any head has, and those of its channels in 16 bits.
@@ -250,16 +249,16 @@ fn encode_head(shape: Shape, work: &mut EncodeWork, lines: &mut [Line]) -> Resul
     let (scales, mids) = shorts_mut(key_scales).as_flattened_mut().split_at_mut(shape.lanes() * LANES);
     let EncodeWork { keys, values, padded, wide } = work;
     let rows = whole_rows(keys, shape.dims, LANES, padded)?;
-    if let Err(unfit) = encode_keys(shape.dims, rows, key_lines, scales, mids, wide) {
+    if let Err(unfit) = encode_keys(shape, rows, key_lines, scales, mids, wide) {
         return Ok(Err(unfit));
     }
     let (scales, mids) = shorts_mut(value_scales).as_flattened_mut().split_at_mut(shape.groups() * BLOCK);
     let rows = whole_rows(values, shape.dims, VALUE_GROUP, padded)?;
-    let mut out = ValueScales { scales, mids, noise: 0.0, spread: 0.0 };
+    let mut out = ValueScales { scales, mids, error: 0.0 };
     if !(arch::attend_kernels().value_codes)(rows, shape.groups(), value_lines, &mut out) {
         return Ok(Err(Unfit::Range));
     }
-    let is_near = out.noise <= out.spread * MOST_VALUE_ERROR;
+    let is_near = out.error <= MOST_VALUE_ERROR;
     // Codes behind the last channel are 0.
     let padding = shape.dims % VALUE_GROUP;
     if padding > 0 {
@@ -290,42 +289,37 @@ fn whole_rows<'a>(rows: &'a [f32], dims: usize, width: usize, padded: &'a mut Ve
 
 /// Encodes K of rows in whole lanes.
 fn encode_keys(
-    dims: usize,
+    shape: Shape,
     rows: &[f32],
     lines: &mut [Line],
     scales: &mut [[u8; 2]],
     mids: &mut [[u8; 2]],
     wide: &mut Vec<Line>,
 ) -> std::result::Result<(), Unfit> {
-    let kernels = arch::attend_kernels();
-    let stride = rows.len() / BLOCK;
-    let (mut low, mut high) = ([0.0f32; MOST_DIMS], [0.0f32; MOST_DIMS]);
-    let (mut inverse, mut middle, mut halves) = ([0.0f32; MOST_DIMS], [0.0f32; MOST_DIMS], [0.0f32; MOST_DIMS]);
-    if !(kernels.key_ranges)(rows, &mut low[..stride], &mut high[..stride]) {
+    let (kernels, dims, stride) = (arch::attend_kernels(), shape.dims, rows.len() / BLOCK);
+    let [mut low, mut high, mut size, mut inverse, mut middle] = [[0.0f32; MOST_DIMS]; 5];
+    let mut ranges = KeyRanges { low: &mut low[..stride], high: &mut high[..stride], size: &mut size[..stride] };
+    if !(kernels.key_ranges)(rows, &mut ranges) {
         return Err(Unfit::Range);
     }
+    let most_scale = median(&mut size[..dims]) * (WIDE_RANGE / KEY_CODES);
+    let is_far = |scale: f16| scale.to_f32() > most_scale && most_scale > 0.0;
     for channel in 0..dims {
         let (low, high) = (low[channel], high[channel]);
         let mid = f16::from_f32(0.5 * low + 0.5 * high);
         mids[channel] = mid.to_le_bytes();
         middle[channel] = mid.to_f32();
-        halves[channel] = (high - middle[channel]).max(middle[channel] - low);
-    }
-    let mut sorted = [0.0f32; MOST_DIMS];
-    let sorted = &mut sorted[..dims];
-    sorted.iter_mut().zip(low.iter().zip(&high)).for_each(|(most, (low, high))| *most = high.abs().max(low.abs()));
-    let limit = *sorted.select_nth_unstable_by(dims / 2, f32::total_cmp).1 * WIDE_RANGE;
-    for channel in 0..dims {
-        let half = halves[channel];
-        let scale = if half > limit && limit > 0.0 {
-            if wide.len() == dims / WIDE_SHARE * WIDE_LINES {
+        let half = (high - middle[channel]).max(middle[channel] - low);
+        let mut scale = at_least(half / KEY_CODES).ok_or(Unfit::Range)?;
+        if is_far(scale) {
+            scale = f16::ZERO;
+            let wide_scale = at_least(half / WIDE_CODES).ok_or(Unfit::Range)?;
+            if is_far(wide_scale) || wide.len() == shape.most_wide() * WIDE_LINES {
                 return Err(Unfit::Error);
             }
-            encode_wide(rows.iter().skip(channel).step_by(stride), channel, half, middle[channel], wide)?;
-            f16::ZERO
-        } else {
-            at_least(half / KEY_CODES).ok_or(Unfit::Range)?
-        };
+            let keys = rows.iter().skip(channel).step_by(stride).map(|x| x - middle[channel]);
+            encode_wide(keys, channel, wide_scale, wide);
+        }
         scales[channel] = scale.to_le_bytes();
         inverse[channel] = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
     }
@@ -333,17 +327,17 @@ fn encode_keys(
     Ok(())
 }
 
-/// Encodes a channel of K in 16 bits.
-fn encode_wide<'a>(
-    keys: impl Iterator<Item = &'a f32>,
-    channel: usize,
-    half: f32,
-    middle: f32,
-    wide: &mut Vec<Line>,
-) -> std::result::Result<(), Unfit> {
-    let scale = at_least(half / WIDE_CODES).ok_or(Unfit::Range)?;
+/// The median of the numbers that are not 0, which are not negative; 0 without any.
+fn median(numbers: &mut [f32]) -> f32 {
+    let zeros = numbers.iter().filter(|x| **x == 0.0).count();
+    let middle = (zeros + numbers.len()) / 2;
+    if zeros == numbers.len() { 0.0 } else { *numbers.select_nth_unstable_by(middle, f32::total_cmp).1 }
+}
+
+/// Encodes a channel of K in 16 bits, whose numbers are less its middle.
+fn encode_wide(keys: impl Iterator<Item = f32>, channel: usize, scale: f16, wide: &mut Vec<Line>) {
     let mut lines = [Line::default(); WIDE_LINES];
-    let codes = keys.map(|x| ((x - middle) / scale.to_f32()).round_ties_even());
+    let codes = keys.map(|x| (x / scale.to_f32()).round_ties_even());
     let bytes = bytes_mut(&mut lines);
     for (to, code) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
         *to = (code.clamp(-WIDE_CODES, WIDE_CODES) as i16).to_le_bytes();
@@ -352,7 +346,6 @@ fn encode_wide<'a>(
     bytes[2 * BLOCK + 2..2 * BLOCK + 4].copy_from_slice(&scale.to_le_bytes());
     #[expect(clippy::disallowed_methods, reason = "the caller has reserved room for all channels in 16 bits")]
     wide.extend_from_slice(&lines);
-    Ok(())
 }
 
 /// CORRUPT: if a scale is negative or not finite, or a channel in 16 bits does not exist or does not ascend.

@@ -15,12 +15,14 @@ pub struct ValueScales<'a> {
     pub scales: &'a mut [[u8; 2]],
     /// `[group][token]`.
     pub mids: &'a mut [[u8; 2]],
-    /// The sum of distances from the numbers to the codes.
-    pub noise: f32,
-    /// The sum of distances from the numbers to the mean of their group, without the least and the greatest of each, which
-    /// alone may make the scale.
-    pub spread: f32,
+    /// The error of the worst group: the distances of its numbers, of all tokens, from their codes, as a share of their
+    /// distances from the mean of their token. The mean and its distances are without the least and the greatest number of a
+    /// token, which alone may make the scale.
+    pub error: f32,
 }
+
+/// Distances below this share of a middle do not count: those of f16 are as large.
+const LEAST_ERROR: f32 = 1.0 / 4096.0;
 
 /// The least f16 that is not below a number, which is not negative; `None` above all.
 pub fn at_least(x: f32) -> Option<f16> {
@@ -29,27 +31,44 @@ pub fn at_least(x: f32) -> Option<f16> {
     up.is_finite().then_some(up)
 }
 
+/// Of each channel of a block's K.
+pub struct KeyRanges<'a> {
+    /// The least number.
+    pub low: &'a mut [f32],
+    /// The greatest one.
+    pub high: &'a mut [f32],
+    /// The least of the mean magnitudes of 16 tokens each: that of most, where some are far greater.
+    pub size: &'a mut [f32],
+}
+
 /// See [`super::AttendKernels::key_ranges`].
 ///
 /// # Safety
 /// As [`Dots`], here and below.
 #[inline(always)]
-pub(in crate::arch) unsafe fn key_ranges<V: Dots>(rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool {
-    let (rows, lanes) = (rows.as_chunks::<LANES>().0, low.len() / LANES);
+pub(in crate::arch) unsafe fn key_ranges<V: Dots>(rows: &[f32], out: &mut KeyRanges) -> bool {
+    let (rows, lanes) = (rows.as_chunks::<LANES>().0, out.low.len() / LANES);
     let mut is_finite = true;
-    let ends = low.as_chunks_mut::<LANES>().0.iter_mut().zip(high.as_chunks_mut::<LANES>().0);
-    for (at, (low, high)) in ends.enumerate() {
+    let ends = out.low.as_chunks_mut::<LANES>().0.iter_mut().zip(out.high.as_chunks_mut::<LANES>().0);
+    for (at, ((low, high), size)) in ends.zip(out.size.as_chunks_mut::<LANES>().0).enumerate() {
         // SAFETY: the caller's.
         unsafe {
             let least = V::Floats::splat(f32::NEG_INFINITY);
             let (mut most, mut most_negated, mut zeros) = (least, least, V::Floats::splat(0.0));
-            for row in rows.chunks_exact(lanes).take(BLOCK) {
-                let x = V::Floats::load(&row[at]);
-                most = x.max(most);
-                most_negated = x.mul(V::Floats::splat(-1.0)).max(most_negated);
-                // NaN shows a number that is not finite.
-                zeros = zeros.add(x.mul(V::Floats::splat(0.0)));
+            let mut negated_size = least;
+            for panel in rows.chunks_exact(lanes * LANES).take(BLOCK / LANES) {
+                let mut sum = V::Floats::splat(0.0);
+                for row in panel.chunks_exact(lanes) {
+                    let x = V::Floats::load(&row[at]);
+                    most = x.max(most);
+                    most_negated = x.mul(V::Floats::splat(-1.0)).max(most_negated);
+                    // NaN shows a number that is not finite.
+                    zeros = zeros.add(x.mul(V::Floats::splat(0.0)));
+                    sum = sum.add(V::abs(x).mul(V::Floats::splat(-1.0 / LANES as f32)));
+                }
+                negated_size = sum.max(negated_size);
             }
+            negated_size.mul(V::Floats::splat(-1.0)).store(size);
             most.store(high);
             most_negated.mul(V::Floats::splat(-1.0)).store(low);
             is_finite &= zeros.sum() == 0.0;
@@ -99,9 +118,14 @@ pub(in crate::arch) unsafe fn value_codes<V: Dots>(
     unsafe {
         let negative = V::Floats::splat(-1.0);
         let (mut noise, mut spread) = (V::Floats::splat(0.0), V::Floats::splat(0.0));
-        let mut ends = 0.0;
+        let (mut ends, mut middles) = (0.0, 0.0);
+        out.error = 0.0;
         for (at, line) in lines.iter_mut().enumerate() {
             let (group, quad) = (at / (BLOCK / 4), at % (BLOCK / 4));
+            if quad == 0 {
+                (noise, spread) = (V::Floats::splat(0.0), V::Floats::splat(0.0));
+                (ends, middles) = (0.0, 0.0);
+            }
             let mut words = V::zero();
             // The first token has the lowest byte.
             for token in (4 * quad..4 * quad + 4).rev() {
@@ -124,6 +148,7 @@ pub(in crate::arch) unsafe fn value_codes<V: Dots>(
                 let inverse = V::Floats::splat(if unit > 0.0 { 1.0 / unit } else { 0.0 });
                 let mean = (sum - low - high) / (VALUE_GROUP - 2) as f32;
                 ends += (low - mean).abs() + (high - mean).abs();
+                middles += mid.abs();
                 let (mid, unit, mean) = (V::Floats::splat(-mid), V::Floats::splat(-unit), V::Floats::splat(-mean));
                 let codes = [V::nearest(a.add(mid).mul(inverse)), V::nearest(b.add(mid).mul(inverse))];
                 for (x, codes) in [(a, codes[0]), (b, codes[1])] {
@@ -135,8 +160,14 @@ pub(in crate::arch) unsafe fn value_codes<V: Dots>(
             }
             V::line(words, line);
             line.0 = line.0.map(|pair| pair ^ SIGNS);
+            if quad == BLOCK / 4 - 1 {
+                let noise = noise.sum() - middles * (VALUE_GROUP as f32 * LEAST_ERROR);
+                let spread = spread.sum() - ends;
+                if noise > 0.0 {
+                    out.error = out.error.max(if spread > 0.0 { noise / spread } else { f32::INFINITY });
+                }
+            }
         }
-        (out.noise, out.spread) = (noise.sum(), spread.sum() - ends);
     }
     true
 }

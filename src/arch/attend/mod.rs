@@ -17,7 +17,7 @@ pub(super) mod neon;
 pub mod rows;
 pub(super) mod soft_cap;
 
-use encode::ValueScales;
+use encode::{KeyRanges, ValueScales};
 
 use super::estimates::{LANES, LEAST_EXPONENT, ROUNDING, Shorts, Sixteen};
 use half::f16;
@@ -172,8 +172,8 @@ pub struct AttendKernels {
     pub soften: fn(logits: &mut [[f32; LANES]], running: &mut Running) -> f32,
     /// Logits x become `cap * tanh(x / cap)`; the cap is above 0.
     pub soft_cap: fn(logits: &mut [[f32; LANES]], cap: f32),
-    /// The least and the greatest number of each channel of a block's rows. Returns whether all are finite.
-    pub key_ranges: fn(rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool,
+    /// The range of each channel of a block's rows. Returns whether all numbers are finite.
+    pub key_ranges: fn(rows: &[f32], out: &mut KeyRanges) -> bool,
     /// Writes the codes of K, of so many quads of channels; an inverse is that of a channel's scale.
     pub key_codes: KeyCodes,
     /// Writes the codes of V, of so many groups. Returns false if a number is not finite or too large for f16.
@@ -354,7 +354,7 @@ pub(crate) const PORTABLE: AttendKernels = {
         ) -> ()),
         soften: safe!(soften::<Plain> => (logits: &mut [[f32; LANES]], running: &mut Running) -> f32),
         soft_cap: soft_cap::soft_cap,
-        key_ranges: safe!(encode::key_ranges::<Plain> => (rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool),
+        key_ranges: safe!(encode::key_ranges::<Plain> => (rows: &[f32], out: &mut KeyRanges) -> bool),
         key_codes: safe!(encode::key_codes::<Plain> => (
             rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [Line]
         ) -> ()),

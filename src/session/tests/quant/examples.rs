@@ -111,10 +111,9 @@ fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
     chat.begin();
     chat.move_cache(400);
     chat.append(300);
+    // One channel of V hides the others.
     let mut wild = layout_rows(&chat.layout, &chat.key, &chat.value, 300);
-    for x in wild.0.chunks_exact_mut(4).step_by(3) {
-        x.copy_from_slice(&(f32::from_ne_bytes([x[0], x[1], x[2], x[3]]) * 500.0).to_ne_bytes());
-    }
+    wild.1.chunks_exact_mut(4).skip(7).step_by(DIMS).for_each(|x| x.copy_from_slice(&500f32.to_ne_bytes()));
     scatter(&mut chat.cache(), range, &wild.0, &wild.1).unwrap();
     chat.end(0);
     chat.begin();
