@@ -126,7 +126,10 @@ impl Shares {
         for (before, after) in self.before.iter().zip(running) {
             let kept =
                 if before.peak == after.peak { before.sum } else { before.sum * (before.peak - after.peak).exp() };
-            memory::push(&mut self.added, Running { peak: after.peak, sum: (after.sum - kept).max(0.0) })?;
+            memory::push(
+                &mut self.added,
+                Running { peak: after.peak, sum: (after.sum - kept).max(0.0), ..Running::default() },
+            )?;
         }
         Ok(())
     }

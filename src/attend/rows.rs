@@ -304,7 +304,7 @@ impl Fold<'_> {
         for ((logits, softmax), (head, row)) in logits.iter_mut().zip(softmax.chunks_exact_mut(len)).zip(vectors) {
             self.adjust(head, row, logits);
             let (sums, state) = softmax.split_at_mut(value.dims);
-            let mut running = Running { peak: state[0], sum: state[1] };
+            let mut running = Running { peak: state[0], sum: state[1], ..Running::default() };
             let factor = (self.soften.soften)(logits.as_chunks_mut().0, &mut running);
             (state[0], state[1]) = (running.peak, running.sum);
             if factor != 1.0 {

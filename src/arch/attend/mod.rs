@@ -56,9 +56,11 @@ const MOST_COARSE: f32 = 127.0;
 const FINE: f32 = 64.0;
 /// Weights that are all below count as 0, so that their inverse is a number.
 const LEAST_WEIGHT: f32 = 1e-30;
-/// A block whose largest logit is this far below the largest so far has less than 2^-14 of the mass, and its V is not
-/// read: 64 tokens, and ln(64 * 2^14) = 13.86.
-pub const NEGLIGIBLE: f32 = 13.875;
+/// A block whose largest logit is this far below the largest so far has less than 2^-14 of the weight: 64 tokens, and
+/// ln(64 * 2^14) = 13.86. Its V is not read, as long as all that were not read have less than [`MOST_SKIPPED`].
+const NEGLIGIBLE: f32 = 13.875;
+/// Most weight of all blocks whose V is not read, as a share of all weights so far.
+pub const MOST_SKIPPED: f32 = 1.0 / 1024.0;
 
 /// One head of a block.
 #[derive(Clone, Copy)]
@@ -106,11 +108,13 @@ pub struct Running {
     pub peak: f32,
     /// The sum of `exp(logit - peak)`.
     pub sum: f32,
+    /// The part of `sum` whose V was not read.
+    pub skipped: f32,
 }
 
 impl Default for Running {
     fn default() -> Self {
-        Running { peak: f32::NEG_INFINITY, sum: 0.0 }
+        Running { peak: f32::NEG_INFINITY, sum: 0.0, skipped: 0.0 }
     }
 }
 
@@ -526,7 +530,7 @@ pub(super) unsafe fn soften<V: Dots>(logits: &mut [[f32; LANES]], running: &mut 
             weight.store(logits);
             sum = sum.add(weight);
         }
-        raise::<V>(running, peak, sum)
+        raise::<V>(running, peak, sum.sum())
     }
 }
 
@@ -544,7 +548,7 @@ unsafe fn highest<V: Dots>(logits: &[[f32; LANES]]) -> f32 {
 
 /// Adds weights below a peak that is not below the earlier one. Returns the factor of earlier sums.
 #[inline(always)]
-unsafe fn raise<V: Dots>(running: &mut Running, peak: f32, weights: V::Floats) -> f32 {
+unsafe fn raise<V: Dots>(running: &mut Running, peak: f32, weights: f32) -> f32 {
     // SAFETY: the caller's.
     unsafe {
         let factor = if peak > running.peak {
@@ -554,7 +558,7 @@ unsafe fn raise<V: Dots>(running: &mut Running, peak: f32, weights: V::Floats) -
         } else {
             1.0
         };
-        *running = Running { peak, sum: running.sum * factor + weights.sum() };
+        *running = Running { peak, sum: running.sum * factor + weights, skipped: running.skipped * factor };
         factor
     }
 }
@@ -634,13 +638,15 @@ unsafe fn values_of<V: Dots, const N: usize>(
                 most[n] = weight.max(most[n]);
             }
         }
-        let mut is_fine = false;
+        let (mut is_fine, mut weights_of) = (false, [0.0; N]);
         for n in 0..N {
             if peaks[n] == f32::NEG_INFINITY {
                 continue;
             }
-            let factor = raise::<V>(&mut running[n], peaks[n], totals[n]);
+            weights_of[n] = totals[n].sum();
+            let factor = raise::<V>(&mut running[n], peaks[n], weights_of[n]);
             is_fine |= V::highest(most[n]) * FINE > running[n].sum;
+            is_negligible &= running[n].skipped + weights_of[n] <= running[n].sum * MOST_SKIPPED;
             if factor != 1.0 {
                 let factor = V::Floats::splat(factor);
                 for sums in sums[n * len..(n + 1) * len].as_chunks_mut::<LANES>().0 {
@@ -649,7 +655,12 @@ unsafe fn values_of<V: Dots, const N: usize>(
             }
         }
         match (is_negligible, is_fine) {
-            (true, _) => fetch(ahead, ahead.len()),
+            (true, _) => {
+                fetch(ahead, ahead.len());
+                for n in 0..N {
+                    running[n].skipped += weights_of[n];
+                }
+            }
             (false, false) => add_values::<V, N, 1>(block, logits, sums, weights, ahead),
             (false, true) => add_values::<V, N, 2>(block, logits, sums, weights, ahead),
         }
