@@ -47,13 +47,8 @@ pub struct Found {
 impl Found {
     /// The log of the least share of attention with which a block that was read stays in memory: 1 in 32.
     pub(super) const LEAST_SHARE: f32 = -3.47;
-    /// Most blocks that a part keeps.
-    const MOST_ARRIVED: usize = 8;
-
-    /// Whether another block that was read may stay.
-    pub(super) fn has_room(&self) -> bool {
-        self.arrived.len() < Found::MOST_ARRIVED
-    }
+    /// Most blocks that a piece of the file keeps, and most of those that a part has waited for.
+    pub(super) const MOST_ARRIVED: [usize; 2] = [2, 8];
 
     pub(super) fn arrive(&mut self, arrived: Arrived) {
         // One that there is no memory for is read again.
@@ -84,6 +79,18 @@ impl Found {
 }
 
 impl Running {
+    /// Adds the softmax of other tokens, and what it has summed.
+    pub(super) fn merge(&mut self, other: &Running, sums: &mut [f32], others: &[f32]) {
+        let peak = self.peak.max(other.peak);
+        if peak == f32::NEG_INFINITY {
+            return;
+        }
+        let factors = [(self.peak - peak).exp(), (other.peak - peak).exp()];
+        sums.iter_mut().zip(others).for_each(|(sum, other)| *sum = *sum * factors[0] + other * factors[1]);
+        let join = |own: f32, other: f32| own * factors[0] + other * factors[1];
+        *self = Running { peak, sum: join(self.sum, other.sum), skipped: join(self.skipped, other.skipped) };
+    }
+
     /// The log of the sum of `exp(logit)`; -inf without any.
     pub(super) fn log(&self) -> f32 {
         if self.sum > 0.0 { self.peak + self.sum.ln() } else { f32::NEG_INFINITY }

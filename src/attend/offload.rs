@@ -162,6 +162,8 @@ pub(super) struct ReadWork {
     rows: Vec<SketchRow>,
     /// What is known of the sum of each row.
     known: Vec<f32>,
+    /// Most blocks that stay of those that the part has read.
+    pub(super) most_arrived: usize,
 }
 
 impl ReadWork {

@@ -33,6 +33,7 @@ impl Run<'_> {
             work.reads = reads;
             chosen?;
         }
+        work.reads.most_arrived = work.found.arrived.len() + Found::MOST_ARRIVED[0];
         let wanted = std::mem::take(&mut work.reads.wanted);
         wanted.iter().filter(|wanted| self.sees(unit, wanted.block)).try_for_each(|wanted| {
             if self.read(unit, &source, *wanted, work)? {
@@ -44,7 +45,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Adds the logits of the raw tokens, which other parts fold, to what this one knows of the sums.
+    /// The softmax of the raw tokens, which are of other pieces: what is known of the sums of each piece of the file.
     pub(super) fn weigh_raw(&self, unit: &Unit, work: &mut Work) -> Result<()> {
         memory::resize(&mut work.raw, work.running.len())?;
         work.raw.fill(Running::default());
@@ -71,6 +72,7 @@ impl Run<'_> {
     /// Folds the blocks that were not there at first, as long as there is time.
     pub(super) fn fold_late(&self, unit: &Unit, deadline: Instant, work: &mut Work) -> Result<()> {
         let Some(source) = self.tokens.source else { return Ok(()) };
+        work.reads.most_arrived = work.found.arrived.len() + Found::MOST_ARRIVED[1];
         while !work.reads.late.is_empty() && offload::pause(deadline, &mut work.found.reads) {
             let mut late = std::mem::take(&mut work.reads.late);
             let mut result = Ok(());
@@ -117,7 +119,7 @@ impl Run<'_> {
             let range = self.vectors(unit, head);
             let known = range.map(|at| self.known(at, work));
             if work.shares.last(known) >= Found::LEAST_SHARE
-                && work.found.has_room()
+                && work.found.arrived.len() < work.reads.most_arrived
                 && let Ok(codes) = Codes::copy_of(lines)
             {
                 work.found.arrive(Arrived { block, head, codes });

@@ -17,9 +17,16 @@ pub(super) fn share(count: usize, (part, parts): (usize, usize)) -> Range<usize>
     at(part)..at(part + 1)
 }
 
-/// The softmax of all query vectors over some tokens, by KV head, row and query head.
+/// What a part leaves: pieces, each of which is the softmax of one KV head's query vectors over some of its tokens. Which
+/// tokens make a piece does not depend on the number of parts.
+#[derive(Default)]
 pub(super) struct Partial {
     pub(super) part: u32,
+    /// The KV head of each piece, in the order of the tokens.
+    pub(super) heads: Vec<u32>,
+    /// Pieces of tokens in memory; blocks of a file follow.
+    pub(super) here: usize,
+    /// Of each piece the query vectors of its head.
     pub(super) running: Vec<Running>,
     pub(super) sums: Vec<f32>,
     pub(super) shares: Shares,
@@ -163,7 +170,7 @@ mod model {
     }
 
     fn partial(part: u32) -> Option<Partial> {
-        Some(Partial { part, running: Vec::new(), sums: vec![part as f32], shares: Shares::default() })
+        Some(Partial { part, sums: vec![part as f32], ..Partial::default() })
     }
 
     #[test]

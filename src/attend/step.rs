@@ -1,8 +1,9 @@
 //! The attention of a step, in parts that run on any threads.
 //!
-//! A few rows are split by tokens and KV heads: each part folds a run of heads, of tiles of raw tokens and of blocks, into a
-//! softmax of its own, then every so many-th of those that [`offload`](super::offload) reads, and the last part to end merges
-//! all. Many rows are split by KV heads and rows, which nobody shares.
+//! A few rows are split by tokens and KV heads into pieces, each with a softmax of its own: runs of raw tiles and blocks of a
+//! head, then every so many-th of those that [`offload`](super::offload) reads. A part folds some of the pieces, and the last
+//! part to end merges all in their order. Many rows are split by KV heads and rows, which nobody shares. Neither depends on
+//! the number of parts, so that the output has the same bits for any number.
 
 use super::block::Shape;
 use super::blocks::Blocks;
@@ -17,6 +18,7 @@ use crate::dtype::convert::{Endian, first_not_finite, widen};
 use crate::layout::{CacheRef, Pair};
 use crate::status::{Result, bail};
 use crate::sys::memory;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Steps of more rows decode blocks to f32.
@@ -24,6 +26,10 @@ pub const FEW_ROWS: usize = 16;
 /// Query vectors of a unit of many rows: their logits and sums stay in a core's cache.
 const UNIT_QUERIES: usize = 96;
 const PANELS: usize = BLOCK / LANES;
+/// Most pieces of the tokens in memory: whole shares for 2, 3, 4, 6, 8 and 12 parts.
+const MOST_SEGMENTS: usize = 24;
+/// Pieces of the blocks of a KV head that are in a file.
+const AWAY_PIECES: usize = 4;
 
 /// The tokens of a layer.
 #[derive(Clone, Copy)]
@@ -44,6 +50,16 @@ pub struct Tokens<'a> {
     pub positions: &'a [Pair],
     /// Tokens of the chat, those of the step included.
     pub logical: u32,
+}
+
+/// Pieces of so many cells, which are tiles of raw tokens and blocks of a head: few where a piece costs more than its cells.
+fn segments(cells: usize) -> usize {
+    match cells {
+        0..8 => cells.min(1),
+        8..48 => 4,
+        48..192 => 12,
+        _ => MOST_SEGMENTS,
+    }
 }
 
 /// Numbers that are added to logits.
@@ -211,7 +227,7 @@ pub fn attend(
     };
     let mut left = round.end(part, partial, std::mem::take(&mut work.found))?;
     if !left.is_empty() {
-        round.found(run.merge(&mut left, write))?;
+        round.found(run.merge(&mut left, work, write))?;
     }
     Ok(())
 }
@@ -299,81 +315,104 @@ impl Run<'_> {
                 }
                 self.fold_away(&unit, head, (0, 1), work)?;
                 self.fold_late(&unit, deadline, work)?;
-                self.finish(&unit, &mut work.sums, &work.running, &mut work.shares, &mut work.found, write);
+                work.shares.weigh(|head| self.vectors(&unit, head), &work.running, &mut work.found);
+                self.finish(&unit, &mut work.sums, &work.running, write);
             }
             return Ok(None);
         }
         let unit = Unit { head: 0, heads, row: 0, rows };
         self.load(&unit, work)?;
+        let mut left = Partial { part: part as u32, ..Partial::default() };
         let total = heads * tiles + self.tokens.blocks.cells_here();
-        let mut cells = share(total, (part, parts));
-        for cell in cells.start..cells.end.min(heads * tiles) {
-            self.fold_raw(&unit, cell / heads, cell % heads, work)?;
+        let segments = segments(total);
+        for segment in share(segments, (part, parts)) {
+            self.fold_segment(&unit, share(total, (segment, segments)), work, &mut left)?;
         }
-        // The blocks of one head after another.
-        let mut first = heads * tiles;
-        for head in 0..heads {
-            let blocks = self.tokens.blocks.here(head);
-            cells.start = cells.start.max(first);
-            while cells.start < cells.end.min(first + blocks.len()) {
-                let at = cells.start - first;
-                self.fold_here(&unit, blocks[at], head, at, work)?;
-                cells.start += 1;
+        left.here = left.heads.len();
+        if self.tokens.source.is_some() && (0..heads).any(|head| !self.tokens.blocks.away(head).is_empty()) {
+            self.weigh_raw(&unit, work)?;
+            for at in share(heads * AWAY_PIECES, (part, parts)) {
+                self.begin_piece(&unit, at / AWAY_PIECES, work);
+                self.fold_away(&unit, at / AWAY_PIECES, (at % AWAY_PIECES, AWAY_PIECES), work)?;
+                self.end_piece(&unit, at / AWAY_PIECES, work, &mut left)?;
             }
-            first += blocks.len();
-        }
-        if (0..heads).any(|head| self.tokens.source.is_some() && !self.tokens.blocks.away(head).is_empty()) {
-            if parts > 1 {
-                self.weigh_raw(&unit, work)?;
+            if !work.reads.late.is_empty() {
+                (0..heads).for_each(|head| self.begin_piece(&unit, head, work));
+                self.fold_late(&unit, deadline, work)?;
+                (0..heads).try_for_each(|head| self.end_piece(&unit, head, work, &mut left))?;
             }
-            (0..heads).try_for_each(|head| self.fold_away(&unit, head, (part, parts), work))?;
         }
-        self.fold_late(&unit, deadline, work)?;
-        if parts == 1 {
-            self.finish(&unit, &mut work.sums, &work.running, &mut work.shares, &mut work.found, write);
-            return Ok(None);
-        }
-        let (running, sums) = (memory::copied(&work.running)?, memory::copied(&work.sums)?);
-        Ok(Some(Partial { part: part as u32, running, sums, shares: std::mem::take(&mut work.shares) }))
+        left.shares = std::mem::take(&mut work.shares);
+        Ok(Some(left))
     }
 
-    /// Merges the sums of parts, and writes the rows.
-    fn merge(&self, partials: &mut [Partial], write: &mut dyn FnMut(usize, usize, &[f32])) -> Found {
-        let mut found = Found::default();
-        let Some((all, others)) = partials.split_first_mut() else { return found };
-        let len = sums_len(self.tokens.shape.dims);
-        for other in &mut *others {
-            let sums = all.sums.chunks_exact_mut(len).zip(other.sums.chunks_exact(len));
-            for ((all, other), (to, from)) in all.running.iter_mut().zip(&other.running).zip(sums) {
-                let peak = all.peak.max(other.peak);
-                if peak > f32::NEG_INFINITY {
-                    let factors = [(all.peak - peak).exp(), (other.peak - peak).exp()];
-                    to.iter_mut().zip(from).for_each(|(to, from)| *to = *to * factors[0] + from * factors[1]);
-                    *all = Running { peak, sum: all.sum * factors[0] + other.sum * factors[1] };
+    /// Folds a run of cells: of each KV head tiles of raw tokens, then blocks in memory.
+    fn fold_segment(&self, unit: &Unit, cells: Range<usize>, work: &mut Work, left: &mut Partial) -> Result<()> {
+        let (tiles, mut first) = (self.tokens.raw_tiles(), 0);
+        for head in 0..unit.heads {
+            let blocks = self.tokens.blocks.here(head);
+            let own = cells.start.max(first)..cells.end.min(first + tiles + blocks.len());
+            if !own.is_empty() {
+                self.begin_piece(unit, head, work);
+                for cell in own {
+                    match (cell - first).checked_sub(tiles) {
+                        None => self.fold_raw(unit, cell - first, head, work)?,
+                        Some(at) => self.fold_here(unit, blocks[at], head, at, work)?,
+                    }
+                }
+                self.end_piece(unit, head, work, left)?;
+            }
+            first += tiles + blocks.len();
+        }
+        Ok(())
+    }
+
+    /// Nothing is summed by the query vectors of a KV head.
+    fn begin_piece(&self, unit: &Unit, head: usize, work: &mut Work) {
+        let (range, len) = (self.vectors(unit, head), sums_len(self.tokens.shape.dims));
+        work.running[range.clone()].fill(Running::default());
+        work.sums[range.start * len..range.end * len].fill(0.0);
+    }
+
+    /// Leaves what the query vectors of a KV head have summed to be merged.
+    fn end_piece(&self, unit: &Unit, head: usize, work: &Work, left: &mut Partial) -> Result<()> {
+        let (range, len) = (self.vectors(unit, head), sums_len(self.tokens.shape.dims));
+        memory::reserve_amortized(&mut left.running, range.len())?;
+        memory::reserve_amortized(&mut left.sums, range.len() * len)?;
+        memory::push(&mut left.heads, head as u32)?;
+        memory::extend(&mut left.running, &work.running[range.clone()])?;
+        memory::extend(&mut left.sums, &work.sums[range.start * len..range.end * len])
+    }
+
+    /// Merges the pieces of all parts, those of the file last, in the memory of the part that has ended last, and writes the
+    /// rows.
+    fn merge(&self, left: &mut [Partial], work: &mut Work, write: &mut dyn FnMut(usize, usize, &[f32])) -> Found {
+        let unit = Unit { head: 0, heads: self.tokens.kv_heads(), row: 0, rows: self.step.queries.rows };
+        let (len, vectors) = (sums_len(self.tokens.shape.dims), unit.rows * self.group);
+        (0..unit.heads).for_each(|head| self.begin_piece(&unit, head, work));
+        for is_here in [true, false] {
+            for part in &*left {
+                let pieces = part.running.chunks_exact(vectors).zip(part.sums.chunks_exact(vectors * len));
+                let all = part.heads.iter().zip(pieces).enumerate().filter(|(at, _)| (*at < part.here) == is_here);
+                for (_, (head, (running, sums))) in all {
+                    let first = *head as usize * vectors;
+                    let to = work.running[first..][..vectors].iter_mut().zip(running);
+                    let sums = work.sums[first * len..].chunks_exact_mut(len).zip(sums.chunks_exact(len));
+                    to.zip(sums).for_each(|((all, running), (to, sums))| all.merge(running, to, sums));
                 }
             }
         }
-        let unit = Unit { head: 0, heads: self.tokens.kv_heads(), row: 0, rows: self.step.queries.rows };
-        let Partial { running, sums, shares, .. } = all;
-        for other in others {
-            other.shares.weigh(|head| self.vectors(&unit, head), running, &mut found);
+        let mut found = Found::default();
+        for part in left {
+            part.shares.weigh(|head| self.vectors(&unit, head), &work.running, &mut found);
         }
-        self.finish(&unit, sums, running, shares, &mut found, write);
+        self.finish(&unit, &mut work.sums, &work.running, write);
         found
     }
 
-    /// Writes the rows of a unit, and weighs its blocks.
-    fn finish(
-        &self,
-        unit: &Unit,
-        sums: &mut [f32],
-        running: &[Running],
-        shares: &mut Shares,
-        found: &mut Found,
-        write: &mut dyn FnMut(usize, usize, &[f32]),
-    ) {
+    /// Writes the rows of a unit.
+    fn finish(&self, unit: &Unit, sums: &mut [f32], running: &[Running], write: &mut dyn FnMut(usize, usize, &[f32])) {
         let dims = self.tokens.shape.dims;
-        shares.weigh(|head| self.vectors(unit, head), running, found);
         for (at, (sums, running)) in sums.chunks_exact_mut(sums_len(dims)).zip(running).enumerate() {
             let (row, head) = self.vector(unit, at);
             finish(dims, sums);
@@ -396,7 +435,7 @@ impl Run<'_> {
     }
 
     /// The query vectors of a KV head among those of a unit.
-    pub(super) fn vectors(&self, unit: &Unit, head: usize) -> std::ops::Range<usize> {
+    pub(super) fn vectors(&self, unit: &Unit, head: usize) -> Range<usize> {
         let count = unit.rows * self.group;
         (head - unit.head) * count..(head - unit.head + 1) * count
     }

@@ -198,7 +198,8 @@ proptest! {
             is_causal, window, soft_cap, sinks: has_sinks.then_some(&sinks), mask,
         };
         // Some heads of blocks are in a file, of which the first looks of a part see nothing.
-        let file = Slow { bytes: written(&mut chat.blocks, &mut noise), looks: AtomicUsize::new(3), fault: None };
+        let written_bytes = written(&mut chat.blocks, &mut noise);
+        let file = Slow { bytes: written_bytes.clone(), looks: AtomicUsize::new(3), fault: None };
         let file = Storage::host("slow", file).unwrap();
         let source = chat.blocks.basis.as_ref().map(|basis| Source { file: &file, basis, wait: Duration::from_secs(9) });
         let tokens = Tokens {
@@ -259,18 +260,54 @@ proptest! {
                 None => prop_assert!(!is_away || !tokens.weighs || rows > 16 || share < 0.04, "block {} head {}: {}", block, head, share),
             }
         }
-        // Beside blocks of the file, whose order is that of their reads.
-        let tokens = Tokens { source: None, ..tokens };
-        let bits = |order: &mut dyn Iterator<Item = u32>| {
-            let (round, mut bits) = (Round::default(), Vec::new());
-            for part in order {
-                let mut write = |row: usize, head: usize, x: &[f32]| {
-                    bits.push((row, head, x.iter().map(|x| x.to_bits()).collect::<Vec<_>>()));
-                };
-                attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
-            }
-            bits.sort();
-            bits
+        // In any order of any number of parts, where the system has all blocks of the file in memory.
+        let now = Storage::host("now", Slow { bytes: written_bytes, ..Slow::default() }).unwrap();
+        let source = tokens.source.map(|source| Source { file: &now, ..source });
+        let tokens = Tokens { source, ..tokens };
+        prop_assert!(bits(&tokens, &step, 0..parts) == bits(&tokens, &step, (0..1).rev()), "{} parts and one", parts);
+    }
+}
+
+/// The bits of the output, row by row, and of what blocks got, of parts in this order.
+fn bits(
+    tokens: &Tokens<'_>,
+    step: &Step<'_>,
+    order: impl ExactSizeIterator<Item = u32>,
+) -> (Vec<(usize, usize, Vec<u32>)>, Vec<(u32, u32, u32)>) {
+    let (round, mut rows, parts) = (Round::default(), Vec::new(), order.len() as u32);
+    for part in order {
+        let mut write =
+            |row: usize, head: usize, x: &[f32]| rows.push((row, head, x.iter().map(|x| x.to_bits()).collect()));
+        attend(tokens, step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
+    }
+    let mut masses: Vec<_> =
+        round.take_found().masses.iter().map(|mass| (mass.block, mass.head, mass.share.to_bits())).collect();
+    rows.sort();
+    masses.sort();
+    (rows, masses)
+}
+
+#[test]
+fn a_step_of_any_number_of_parts_has_the_same_bits() {
+    let mut noise = Noise(9);
+    for (blocks, rows) in [(45, 1), (45, 9), (110, 1), (10, 33)] {
+        let mut chat = chat(64, Dtype::F32, [1, 8, 64], (16, blocks, 90, rows), &mut noise);
+        let file = Slow { bytes: written(&mut chat.blocks, &mut noise), ..Slow::default() };
+        let file = Storage::host("file", file).unwrap();
+        let queries: Vec<u8> =
+            many(&mut noise, rows * KV_HEADS * GROUP * 64).iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let queries = queries_of(rows, 64, &queries);
+        let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+        let basis = chat.blocks.basis.as_ref().unwrap();
+        let tokens = Tokens {
+            source: Some(Source { file: &file, basis, wait: SOON }),
+            weighs: true,
+            shape: Shape::new(64).unwrap(),
+            blocks: &chat.blocks,
+            cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
+            raw: chat.raw,
+            positions: &chat.positions,
+            logical: chat.numbers[0].len() as u32,
         };
         prop_assert!(bits(&mut (0..parts)) == bits(&mut (0..parts).rev()), "parts in another order");
     }
