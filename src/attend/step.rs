@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 pub const FEW_ROWS: usize = 16;
 /// Query vectors of a unit of many rows: their logits and sums stay in a core's cache.
 const UNIT_QUERIES: usize = 96;
+/// The largest number of a query times the factor of logits: its logits with 512 numbers of K that blocks can have, at most
+/// 32,768 times the largest scale in f16, are finite.
+const MOST_QUERY: f32 = 1e26;
 const PANELS: usize = BLOCK / LANES;
 /// Most pieces of the tokens in memory: whole shares for 2, 3, 4, 6, 8 and 12 parts.
 const MOST_SEGMENTS: usize = 24;
@@ -474,6 +477,14 @@ impl Run<'_> {
                 );
             }
             to.iter_mut().for_each(|x| *x *= scale);
+            if let Some(dim) = to.iter().position(|x| x.abs() > MOST_QUERY) {
+                bail!(
+                    InvalidArgument,
+                    "element {dim} of row {row} of query head {head} is {} with its factor, scale; at most {MOST_QUERY:e} \
+                     expected, above which logits overflow",
+                    to[dim]
+                );
+            }
             padding.fill(0.0);
         }
         Ok(())

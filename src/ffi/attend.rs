@@ -19,15 +19,16 @@
 //!   a chat of 32,768 tokens needs no buffers of 32,768. A block keeps its bytes until its last token goes.
 //! - Edits: mnnkv_session_keep counts all tokens, wherever they are; _rewritten refuses such a layer, since keys keep their
 //!   rotation. Layers with a window keep every token unless the host removes them.
-//! - Repeated runs: with as many parts results are the same to the bit on every CPU and in any order of the parts, but where
-//!   blocks come from kv_memory_file. Which blocks a budget drops depends on working memory, too, and so on how many parts run
-//!   at once.
+//! - Repeated runs: results are the same to the bit on every CPU, for any number of parts and in any order, but where blocks
+//!   of kv_memory_file come late. Which blocks a budget drops depends on working memory, too, and so on how many parts run at
+//!   once.
 //! - Not here: slopes (ALiBi), which rows.h has, and a V of another width than K.
-//! - K and V of all raw tokens must be finite, also of those that a row does not attend to: else its output may be NaN.
+//! - K of a raw token that a row attends to must be finite, or the call is refused. V of all raw tokens must be finite, also of
+//!   those that a row does not attend to: else its output may be NaN.
 //! - Rounding: sums are f32. A query times the scales of K is rounded to 13 bits of its largest channel. A softmax weight times
 //!   its scale of V is rounded to 14 bits of the largest in its block; to 7 where the largest weight of the block is at most
-//!   1/64 of the sum of all so far. V of a block with less than 2^-14 of the weights is not read. docs/quality.md has what the
-//!   rounding of K and V costs models.
+//!   1/64 of the sum of all so far. V of blocks with less than 2^-14 of the weights each, and 2^-10 together, is not read.
+//!   docs/quality.md has what the rounding of K and V costs models.
 //! - A round is a call of each part. A step has one, or several with some of its rows each.
 
 use super::cache::mnnkv_cache;
@@ -122,9 +123,10 @@ pub unsafe extern "C" fn mnnkv_session_attends(
 /// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
 /// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length that begin left, or
 /// above max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap
-/// the output; the token of one of several causal rows is quantised; an element of the queries is not finite, or one of the mask
-/// is NaN or +inf; or a part is given twice or with other parts, rows, heads or kv_len than the first. Other fields must be equal
-/// in all parts, too, and are not compared
+/// the output; the token of one of several causal rows is quantised; an element of the queries is not finite, or above 1e26
+/// times scale; a logit overflows, or K of its raw token is not finite; an element of the mask is NaN or +inf; or a part is given
+/// twice or with other parts, rows, heads or kv_len than the first. Other fields must be equal in all parts, too, and are not
+/// compared
 /// UNSUPPORTED: if the cache is quantised by the host, or dtype is none of the three
 /// OUT_OF_MEMORY: if working memory is refused; where begin was short of it, which the text says, abort the step
 /// After another failure the part may be given again. The cache is never written.

@@ -309,7 +309,52 @@ fn a_step_of_any_number_of_parts_has_the_same_bits() {
             positions: &chat.positions,
             logical: chat.numbers[0].len() as u32,
         };
-        prop_assert!(bits(&mut (0..parts)) == bits(&mut (0..parts).rev()), "parts in another order");
+        let one = bits(&tokens, &step, 0..1);
+        for parts in [2, 3, 4, 7, 8, 24, 63, 64] {
+            assert!(bits(&tokens, &step, (0..parts).rev()) == one, "{blocks} blocks, {rows} rows, {parts} parts");
+        }
+    }
+}
+
+#[test]
+fn logits_that_overflow_are_refused_by_name() {
+    let mut noise = Noise(11);
+    let run = |chat: &Chat, query: f32, scale: f32, mask: &[f32]| {
+        let queries: Vec<u8> = vec![query; KV_HEADS * GROUP * 64].iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let queries = Queries { scale, ..queries_of(1, 64, &queries) };
+        let mask = Some(Mask { data: mask, stride: mask.len(), tokens: mask.len() as u32 });
+        let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask };
+        let tokens = Tokens {
+            source: None,
+            weighs: false,
+            shape: Shape::new(64).unwrap(),
+            blocks: &chat.blocks,
+            cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
+            raw: chat.raw,
+            positions: &chat.positions,
+            logical: chat.numbers[0].len() as u32,
+        };
+        let mut is_finite = true;
+        let mut write = |_: usize, _: usize, x: &[f32]| is_finite &= x.iter().all(|x| x.is_finite());
+        let result = attend(&tokens, &step, (0, 1), &Round::default(), &mut Work::default(), &mut write);
+        result.map(|()| is_finite).map_err(|error| error.message().to_owned())
+    };
+    let mut chat = chat(64, Dtype::F32, [1, 8, 64], (4, 2, 40, 1), &mut noise);
+    assert_eq!(run(&chat, 1e26, 1.0, &[]), Ok(true), "the largest query that is taken");
+    for (query, scale) in [(1e30, 0.0), (1e20, 1e10), (-1e38, 10.0)] {
+        let error = run(&chat, query, scale, &[]).unwrap_err();
+        assert!(error.contains("row 0 of query head 0") && error.contains("logits overflow"), "{error}");
+    }
+    // K of the last raw token, which a mask may hide.
+    let raw = chat.raw as u32 - 1;
+    for bad in [f32::NAN, 1e38] {
+        let keys = [vec![bad; KV_HEADS * 64], vec![1.0; KV_HEADS * 64]]
+            .map(|row| row.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>());
+        let mut cache = crate::layout::Cache::new(&chat.layout, &mut chat.key, &mut chat.value).unwrap();
+        scatter(&mut cache, chat.layout.range(raw, 1).unwrap(), &keys[0], &keys[1]).unwrap();
+        let error = run(&chat, 100.0, 1.0, &[]).unwrap_err();
+        assert!(error.contains("a logit of row 0 of query head 0 is not finite"), "{error}");
+        assert_eq!(run(&chat, 100.0, 1.0, &[f32::NEG_INFINITY]), Ok(true), "{bad}");
     }
 }
 
