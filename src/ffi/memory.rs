@@ -10,7 +10,8 @@
 //! Sessions share no budget, and no file.
 //! States of a layer, the mildest first:
 //!
-//!   raw         all tokens are in the host's cache, and the host attends
+//!   raw         all tokens are in the host's cache, and the host attends. They take at most half of the budget: a host that
+//!               grows its buffers has the old ones beside the new
 //!   quantised   K has 8 bits and V 4; the first and the newest tokens stay raw
 //!   file        blocks that got the least attention lately are in kv_memory_file; a step reads those that by a sketch of their
 //!               keys count most: so many that it attends to 32 blocks of a head, or half if that is more (docs/config.md). A
@@ -20,7 +21,8 @@
 //!
 //! The first tokens, the newest 32 to 95 and pinned ones are never dropped, nor does a block with a pinned token go to the file:
 //! pins that take more than the budget exceed it (over_steps). Each layer has its share, which no other takes.
-//! A layer whose numbers 8 and 4 bits cannot hold stays raw, and may take more: over_steps counts it, and a warning says so.
+//! Blocks and layers whose numbers 8 and 4 bits cannot hold stay raw, and may take more: over_steps counts it, and a warning
+//! says why.
 //! A budget that is too small for the model is refused by the first begin of a layer that shows it, or by a load; the
 //! message has the least that would do for the layers that have begun and others like the first.
 //!
@@ -60,9 +62,9 @@ pub struct mnnkv_memory_stats {
     pub state: u32,
     /// The budget; 0 = none.
     pub budget_bytes: u64,
-    /// Tokens of a chat that the budget holds at least, raw, and in 8 and 4 bits, with steps of one token, working memory of
-    /// 512 KiB and layers like the first; 0 before the first begin. The raw tokens of a step are of the same share: with long
-    /// chunks a small budget holds fewer.
+    /// Tokens of a chat that the budget holds at least, raw, in half of it, and in 8 and 4 bits, with steps of one token,
+    /// working memory of 512 KiB and layers like the first; 0 before the first begin. The raw tokens of a step are of the same
+    /// share: with long chunks a small budget holds fewer.
     pub raw_tokens: u64,
     pub quantised_tokens: u64,
     /// raw_bytes + block_bytes + working_bytes.

@@ -428,9 +428,15 @@ impl Share {
         (tokens + self.next) as usize * self.token + self.pages
     }
 
-    /// Whether so many raw tokens, and those of the step, fit.
+    /// Whether so many raw tokens, and those of the step, fit twice: a host that grows its buffers has the old ones beside the
+    /// new, and blocks are made beside the tokens that they replace.
     pub(super) fn holds_raw(&self, tokens: u32) -> bool {
-        self.raw(tokens) <= self.bytes
+        self.raw(tokens).saturating_mul(2) <= self.bytes
+    }
+
+    /// The most raw tokens that fit twice.
+    fn raw_tokens(&self) -> u64 {
+        ((self.bytes / 2).saturating_sub(self.pages) / self.token.max(1)) as u64
     }
 
     /// Whether so many raw tokens and the blocks take more than the share.

@@ -12,7 +12,7 @@ use crate::session::quant;
 pub struct Holds {
     /// The least budget that is accepted.
     pub least_bytes: u64,
-    /// All of them raw.
+    /// All of them raw: half of the budget, the rest of which the host's buffers take as they grow.
     pub raw_tokens: u64,
     /// In 8 and 4 bits, but for the first and the newest; those of rows that stay raw. Without a file, tokens of a longer
     /// chat are dropped.
@@ -36,11 +36,12 @@ impl Holds {
         let working = working.max(LEAST_WORKING) as u64;
         let bytes = usize::try_from(bytes.saturating_sub(working) / layers as u64).unwrap_or(usize::MAX);
         let share = Share::new(bytes, sizes, 1);
-        let raw_tokens = (share.bytes.saturating_sub(share.pages) / share.token.max(1)) as u64;
         let Some(shape) = quant::shape(rows) else {
-            let [quantised_tokens, file_tokens] = [raw_tokens; 2];
-            return Holds { least_bytes, raw_tokens, quantised_tokens, file_tokens };
+            // They stay raw, whatever they take.
+            let raw_tokens = (share.bytes.saturating_sub(share.pages) / share.token.max(1)) as u64;
+            return Holds { least_bytes, raw_tokens, quantised_tokens: raw_tokens, file_tokens: raw_tokens };
         };
+        let raw_tokens = share.raw_tokens();
         let (block, room) = (Blocks::block_bytes(shape, rows.heads), share.for_blocks(least_raw));
         let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
         let quantised_tokens = tokens(room / block);

@@ -16,7 +16,8 @@ fn a_share_is_used_to_its_last_byte() {
     // Beside 10 raw tokens there is room for those of the next step; those of a prompt's chunk leave first.
     for (next, room) in [(0, 1), (1, 1), (16, 16), (17, 0), (300, 0)] {
         let bytes = pages + (10 + room) * TOKEN;
-        assert!(share(bytes, next).holds_raw(10) && !share(bytes - 1, next).holds_raw(10), "steps of {next} tokens");
+        let holds_raw = |bytes: usize| share(bytes, next).holds_raw(10);
+        assert!(holds_raw(2 * bytes) && !holds_raw(2 * bytes - 1), "twice the bytes, steps of {next} tokens");
         assert_eq!([7, 0].map(|more| share(bytes + more, next).for_blocks(10)), [7, 0]);
         assert_eq!(share(bytes - 1, next).for_blocks(10), 0);
     }
