@@ -272,9 +272,10 @@ impl Budget {
         self.model.is_some()
     }
 
-    /// Sets the budget, or the least that the model may have where that is more and a layer has begun.
+    /// Sets the budget, or the least that the model may have where that is more and a layer has begun. Never to 0, which would
+    /// be none.
     fn set(&mut self, bytes: u64) {
-        self.bytes = bytes.max(self.least);
+        self.bytes = bytes.max(self.least).max(1);
         self.holds = self.model.map(|model| model.holds(self.bytes));
     }
 

@@ -223,6 +223,11 @@ impl Quant {
         self.raw
     }
 
+    /// Tokens that stay raw since 8 and 4 bits do not hold their blocks.
+    pub(super) fn unfit_tokens(&self) -> u32 {
+        self.held.saturating_sub(self.rules.sink_tokens)
+    }
+
     /// Whether raw tokens wait for memory to be quantised.
     pub(super) fn is_short(&self) -> bool {
         self.is_short
@@ -401,10 +406,7 @@ impl Quant {
     /// Takes what a file has. Tokens that are in no place were dropped before it was saved.
     pub(super) fn take(&mut self, contents: Contents, rows: &Rows, lengths: CacheLengths) {
         (self.blocks, self.pieces, self.held) = (contents.blocks, contents.pieces, contents.held);
-        if self.rules.is_bounded {
-            let blocks = self.blocks.as_deref().unwrap_or(&NONE);
-            self.kept.loaded(blocks, rows.heads, lengths);
-        }
+        self.kept.loaded(self.blocks.as_deref().unwrap_or(&NONE), rows.heads, lengths);
     }
 
     /// The step that threads attend in; `None` where memory is refused.

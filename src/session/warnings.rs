@@ -67,6 +67,23 @@ impl Session {
             };
             line(&mut text, format_args!("layer {number} ({count} in all) stays raw until its reset: {why}"))?;
         }
+        let drops = |layer: &Layer| layer.quant.as_ref().filter(|quant| quant.kept.drops()).map(drop);
+        if let Some((number, (), count)) = first(&state.layers, drops) {
+            let why = match &state.budget {
+                None => "before the chat was saved: they are missing",
+                Some(budget) => match &budget.offload {
+                    Some(file) if file.failure().is_some() => {
+                        "to hold the budget: kv_memory_file did not take all blocks (see its line)"
+                    }
+                    Some(_) => {
+                        "to hold the budget: before the chat was saved, or since the sketches of blocks in kv_memory_file \
+                         have no more room"
+                    }
+                    None => "to hold the budget: kv_memory_file would keep them",
+                },
+            };
+            line(&mut text, format_args!("layer {number} ({count} in all) has dropped tokens {why}"))?;
+        }
         state.budget_warnings(&mut text)?;
         Ok(text)
     }
@@ -77,16 +94,20 @@ impl State {
     fn budget_warnings(&self, text: &mut String) -> Result<()> {
         let Some(budget) = &self.budget else { return Ok(()) };
         let kept = || self.layers.iter().filter_map(|layer| Some(&layer.quant.as_ref()?.kept));
-        let drops = |layer: &Layer| layer.quant.as_ref().filter(|quant| quant.kept.drops()).map(drop);
-        if let Some((number, (), count)) = first(&self.layers, drops) {
-            let why = match &budget.offload {
-                Some(offload) if offload.failure().is_some() => "kv_memory_file did not take all blocks (see its line)",
-                Some(_) => {
-                    "before the chat was saved, or since the sketches of blocks in kv_memory_file have no more room"
-                }
-                None => "kv_memory_file would keep them",
-            };
-            line(text, format_args!("layer {number} ({count} in all) has dropped tokens to hold the budget: {why}"))?;
+        // A layer that stays raw has a line of its own.
+        let over = |layer: &Layer| {
+            let quant = layer.quant.as_ref().filter(|quant| quant.kept.is_over() && quant.raw().is_none())?;
+            Some((quant.unfit_tokens(), quant.is_short()))
+        };
+        if let Some((number, (unfit, is_short), count)) = first(&self.layers, over) {
+            let layers = format_args!("layer {number} ({count} in all) takes more than its share of the budget");
+            let blocks = "of its tokens stay raw, since 8 and 4 bits do not hold their blocks: a number is not finite, \
+                          beyond f16 or far from the others";
+            match (unfit, is_short) {
+                (_, true) => line(text, format_args!("{layers}: memory to quantise its tokens was refused"))?,
+                (0, false) => line(text, format_args!("{layers}: pinned tokens stay"))?,
+                (unfit, false) => line(text, format_args!("{layers}: {unfit} {blocks}"))?,
+            }
         }
         if budget.lossless_over() > 0 {
             let over = budget.lossless_over();

@@ -27,6 +27,8 @@ pub(in crate::session) struct Kept {
     lost_before: u64,
     pub(super) reads: Reads,
     pub(super) over_steps: u64,
+    /// The last step ended above the share.
+    is_over: bool,
     /// Why the first read failed.
     failure: Option<Error>,
 }
@@ -75,6 +77,11 @@ impl Kept {
         self.lost - self.lost_before
     }
 
+    /// Whether a block of the file could not be read since the reset.
+    fn is_damaged(&self) -> bool {
+        self.loses() > 0 || self.failure.is_some()
+    }
+
     /// Whether tokens were dropped or lost since the reset.
     pub(in crate::session) fn has_dropped(&self) -> bool {
         self.dropped > 0
@@ -97,13 +104,8 @@ impl Kept {
         }
         for (block, head) in found.lost {
             // Another round of the step has read it.
-            if found.arrived.iter().any(|arrived| (arrived.block, arrived.head) == (block, head)) {
-                continue;
-            }
-            if blocks.forget(block, head) && blocks.cell(block, head).is_nowhere() {
-                self.lost += 1;
-                self.dropped += u64::from(blocks.list()[block as usize].tokens());
-                self.has_gone = true;
+            if !found.arrived.iter().any(|arrived| (arrived.block, arrived.head) == (block, head)) {
+                self.lose(blocks, block, head);
             }
         }
         // Rounds of a step that have read the same keep a copy each. The best come first: there may not be room for all.
@@ -229,13 +231,15 @@ impl Kept {
         // Those of the file, which may go in place of others.
         let mut stored = None;
         for block in worst {
-            let cell = blocks.cell(block, head);
-            if !cell.is_here() {
+            if !blocks.cell(block, head).is_here() {
                 // It went in the place of another.
                 continue;
             }
+            if let (true, Some(offload)) = (self.is_damaged(), offload.as_deref_mut()) {
+                self.check_copies(blocks, block, offload)?;
+            }
             let is_stored = match offload.as_deref_mut() {
-                _ if cell.offloaded.is_some() => true,
+                _ if blocks.cell(block, head).offloaded.is_some() => true,
                 // A block is written once: a second time its heads that are in the file alone would be lost.
                 Some(offload) if blocks.list()[block as usize].place.is_none() => offload.write(blocks, block)?,
                 _ => false,
@@ -248,7 +252,11 @@ impl Kept {
                 Some(stored) => stored,
                 None => stored.insert(stored_blocks(blocks, head, pins)?.into_iter()),
             };
-            match stored.find(|other| blocks.cell(*other, head).is_here()) {
+            let may_leave = |other: &u32| {
+                let cell = blocks.cell(*other, head);
+                cell.is_here() && cell.offloaded.is_some()
+            };
+            match stored.find(may_leave) {
                 Some(other) => blocks.leave(other, head),
                 None if drops == Drops::Refused => break,
                 None => {
@@ -268,7 +276,37 @@ impl Kept {
 
     /// A step of the layer has ended.
     pub(in crate::session) fn ended(&mut self, is_over: bool) {
+        self.is_over = is_over;
         self.over_steps += u64::from(is_over);
+    }
+
+    /// Whether the last step ended above the share.
+    pub(in crate::session) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// The file is damaged: forgets the copies of a block that it has no more, so that those in memory are written anew. Heads
+    /// whose last copy is gone are lost.
+    fn check_copies(&mut self, blocks: &mut Blocks, block: u32, offload: &mut Offload) -> Result<()> {
+        let mut bytes = Vec::new();
+        for head in 0..blocks.heads() {
+            let Some(from) = &blocks.cell(block, head).offloaded else { continue };
+            if let Err(error) = offload.read(from, &mut bytes) {
+                error.unless_out_of_memory()?;
+                self.lose(blocks, block, head);
+            }
+        }
+        blocks.unused(block).into_iter().for_each(|place| offload.free_place(place));
+        Ok(())
+    }
+
+    /// The file has a head of a block no more.
+    fn lose(&mut self, blocks: &mut Blocks, block: u32, head: usize) {
+        if blocks.forget(block, head) && blocks.cell(block, head).is_nowhere() {
+            self.lost += 1;
+            self.dropped += u64::from(blocks.list()[block as usize].tokens());
+            self.has_gone = true;
+        }
     }
 }
 

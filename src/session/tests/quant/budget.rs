@@ -115,6 +115,62 @@ fn steps_of_a_layer_that_cannot_be_quantised_count_once_they_exceed_its_share() 
     assert_eq!(session.memory_stats().unwrap().over_steps, over, "since create");
 }
 
+/// Whatever the numbers are, and in steps of any size.
+#[test]
+fn a_chat_that_takes_more_than_its_budget_is_counted_and_warned_of() {
+    type Change = fn(usize, usize, f32) -> f32;
+    // Of the token and the channel: of K, of V.
+    let same: Change = |_, _, x| x;
+    let cases: [(&str, Dtype, Change, Change); 6] = [
+        ("gauss", Dtype::F32, same, same),
+        ("V beyond f16", Dtype::F32, same, |_, _, x| x * 1e6),
+        ("a channel of V beyond f16", Dtype::Bf16, same, |_, channel, x| if channel == 5 { 1e5 } else { x }),
+        ("a channel of K beyond f16", Dtype::Bf16, |_, channel, x| if channel == 5 { x + 1e5 } else { x }, same),
+        (
+            "a NaN in each step",
+            Dtype::F16,
+            same,
+            |token, channel, x| if (token % 8, channel) == (0, 7) { f32::NAN } else { x },
+        ),
+        ("V below f16", Dtype::F32, same, |_, _, x| x * 1e-30),
+    ];
+    for (name, dtype, of_key, of_value) in cases {
+        for step in [1, 8, 60] {
+            let budget = 150_000;
+            let chat_session = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
+            let layout = layout(dtype, PACKS[2], 1300);
+            let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+            let (mut random, mut kv_len, mut total, mut is_over) = (Random::new(step as u64), 0, 0, false);
+            while total < 1200 {
+                kv_len =
+                    chat_session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap();
+                let mut rows = |change: Change| {
+                    let all = (0..KV_HEADS * step * DIMS).map(|at| {
+                        let x = (0..4).map(|_| random.below(2001) as f32 - 1000.0).sum::<f32>() / 1000.0;
+                        change(total + at / DIMS % step, at % DIMS, x)
+                    });
+                    let mut bytes = vec![0; KV_HEADS * step * DIMS * dtype.bytes()];
+                    narrow(dtype, Endian::Native, &all.collect::<Vec<_>>(), &mut bytes);
+                    bytes
+                };
+                let (keys, values) = (rows(of_key), rows(of_value));
+                let mut cache = Cache::new(&layout, &mut key, &mut value).unwrap();
+                scatter(&mut cache, layout.range(kv_len, step as u32).unwrap(), &keys, &values).unwrap();
+                (kv_len, total) = (kv_len + step as u32, total + step);
+                chat_session.end(0, 0, 0, cache, kv_len).unwrap();
+                let (stats, warnings) = (chat_session.memory_stats().unwrap(), chat_session.warnings().unwrap());
+                let chunk = if step > 16 { step * layout.token_bytes() } else { 0 };
+                if stats.bytes > (budget + chunk) as u64 {
+                    is_over = true;
+                    let is_said = warnings.contains("takes more than its share") || warnings.contains("stays raw");
+                    assert!(stats.over_steps > 0 && is_said, "{name}, steps of {step}: {stats:?}, {warnings:?}");
+                }
+            }
+            assert_eq!(is_over, name != "gauss", "{name}, steps of {step}");
+        }
+    }
+}
+
 #[test]
 fn steps_whose_tokens_stay_bit_for_bit_count_once_they_exceed_the_budget() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 1 << 40 | 14, Random::new(14));
@@ -240,6 +296,7 @@ fn a_trim_before_the_first_step_leaves_the_least() {
     let least = Holds::of(0, 1, &chat.layout.rows()).unwrap().least_bytes;
     chat.session = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, 4 * least));
     chat.session.trim(0).unwrap();
+    assert_ne!(chat.session.memory_stats().unwrap().budget_bytes, 0, "which would be none");
     chat.step(40);
     let stats = chat.session.memory_stats().unwrap();
     let holds = Holds::of(least, 1, &chat.layout.rows()).unwrap();
@@ -323,6 +380,11 @@ fn a_loaded_chat_is_within_the_budget() {
     let (before, after) = (bounded.memory_stats().unwrap(), again.memory_stats().unwrap());
     assert_eq!((after.rung, after.dropped_tokens), (Rung::Dropping, before.dropped_tokens));
     assert!(again.warnings().unwrap().contains("has dropped tokens to hold the budget"));
+    let unbounded = session(r#"{"kv_quant": "k8v4"}"#);
+    unbounded.load(None, &disk.open()).unwrap();
+    assert_eq!(unbounded.memory_stats().unwrap().dropped_tokens, before.dropped_tokens);
+    let warnings = unbounded.warnings().unwrap();
+    assert!(warnings.contains("has dropped tokens before the chat was saved"), "{warnings}");
 }
 
 /// Grows a chat until the file has 1,000 tokens. Nobody attends.
@@ -366,6 +428,38 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
     let after = chat.session.memory_stats().unwrap();
     assert_eq!((after.lost, after.reads, after.dropped_tokens), (stats.lost, stats.reads, 0));
     assert!(!is_warned(&chat));
+}
+
+// Windows lets nobody else open the file.
+#[cfg(unix)]
+#[test]
+fn blocks_in_memory_are_written_anew_once_the_file_is_found_damaged() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 29, Random::new(29));
+    let path = blocks_path("overwritten");
+    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
+    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    fill_file(&mut chat);
+    let len = std::fs::metadata(&path).unwrap().len();
+    std::fs::write(&path, vec![0xA5; len as usize]).unwrap();
+    // A step of many rows reads all blocks that are in the file alone, and finds the damage.
+    let read_all = |chat: &mut Chat| {
+        chat.mode = Mode::Drops;
+        chat.move_cache(20);
+        chat.begin();
+        chat.append(20);
+        chat.attend(20);
+        chat.end(20);
+        chat.session.memory_stats().unwrap()
+    };
+    let found = read_all(&mut chat);
+    assert!(found.lost > 0, "{found:?}");
+    let blocks = heads(&chat.session);
+    (0..20).for_each(|_| chat.write(50));
+    let after = read_all(&mut chat);
+    assert_eq!(after.lost, found.lost, "{after:?}");
+    // In the damaged places, too.
+    let now = heads(&chat.session);
+    assert!(after.written_bytes > found.written_bytes && blocks.iter().all(|head| now.contains(head)));
 }
 
 // Windows lets nobody else open the file.
