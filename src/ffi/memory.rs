@@ -26,11 +26,11 @@
 //! A budget that is too small for the model is refused by the first begin of a layer that shows it, or by a load; the
 //! message has the least that would do for the layers that have begun and others like the first.
 //!
-//! kv_memory_file is scratch of one session: made when the first block goes there, locked, and removed by
+//! kv_memory_file is scratch of one session: made by mnnkv_session_create, locked, and removed by
 //! mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced. Any other file that exists, and a
-//! symbolic link, is left alone: blocks are then dropped, which mnnkv_session_warnings reports, as it does a full disk. A host
-//! with a limit of file sizes (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that of the
-//! working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
+//! symbolic link, is left alone: blocks are then dropped, which mnnkv_session_warnings reports at once, as it later does a full
+//! disk. A host with a limit of file sizes (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that
+//! of the working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
 //! attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,
 //! end and trim write blocks on the thread that calls. On that thread the step in which the budget fills quantises the raw tokens
 //! of all layers, in about 0.5 ms for each MB of the budget, and the step in which the first blocks go to the file chooses the

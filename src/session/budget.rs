@@ -197,7 +197,8 @@ impl Budget {
 
     pub(super) fn new(rules: MemoryRules) -> Result<Self> {
         let file = rules.file.as_deref().map(memory::text).transpose()?;
-        let offload = file.map(|file| Offload::new(file, rules.file_bytes, rules.wait));
+        let mut offload = file.map(|file| Offload::new(file, rules.file_bytes, rules.wait));
+        offload.as_mut().map_or(Ok(()), Offload::make)?;
         Ok(Budget {
             bytes: rules.bytes,
             rules,

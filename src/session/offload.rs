@@ -23,7 +23,7 @@ pub(super) struct Offload {
     /// Most bytes.
     most: Option<u64>,
     wait: Duration,
-    /// Made by the first block.
+    /// `None` where it could not be made, until a block is written.
     storage: Option<Shared<Storage>>,
     end: u64,
     /// Places of blocks that are gone, ascending, with none beside another.
@@ -63,12 +63,20 @@ impl Offload {
         }
     }
 
+    /// Makes the file. Where that fails [`Self::failure`] is why, and blocks try again. OUT_OF_MEMORY: nothing was tried.
+    pub(super) fn make(&mut self) -> Result<()> {
+        if let Err(error) = self.opened() {
+            self.failure = Some(error.unless_out_of_memory()?);
+        }
+        Ok(())
+    }
+
     /// Its path, as the config has it.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
 
-    /// The file, and the longest wait for blocks; `None` before the first block.
+    /// The file, and the longest wait for blocks; `None` where it could not be made.
     pub(super) fn source(&self) -> Option<(Shared<Storage>, Duration)> {
         Some((self.storage.clone()?, self.wait))
     }
@@ -94,7 +102,7 @@ impl Offload {
         (self.end, self.written, self.failed)
     }
 
-    /// Why the first write failed.
+    /// Why the file could not be made, or the first write failed.
     pub(super) fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
     }

@@ -491,12 +491,23 @@ fn a_save_drops_what_the_file_has_no_more_and_the_next_one_writes_the_rest() {
 }
 
 #[test]
-fn a_file_that_cannot_be_made_is_named_where_tokens_are_dropped() {
+fn a_file_that_cannot_be_made_is_named_before_the_first_step_and_where_tokens_are_dropped() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 23, Random::new(23));
     let path = blocks_path("missing/blocks");
     let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
     chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 150000, "kv_memory_file": "{path}"}}"#));
-    assert!(chat.session.outlook().unwrap().ends_with(&format!("then the least attended ones go to {path}")));
+    let named = |session: &Session, path: &str| {
+        let warnings = session.warnings().unwrap();
+        assert!(
+            warnings.starts_with("kv_memory_file: ") && warnings.contains(path) && !warnings.contains('\n'),
+            "{warnings}"
+        );
+    };
+    named(&chat.session, &path);
+    let folder = blocks_path("folder");
+    std::fs::create_dir(&folder).unwrap();
+    named(&session(&format!(r#"{{"kv_memory_mb": 1, "kv_memory_file": "{folder}"}}"#)), &folder);
+    std::fs::remove_dir(&folder).unwrap();
     grow(&mut chat);
     let (outlook, warnings) = (chat.session.outlook().unwrap(), chat.session.warnings().unwrap());
     assert!(outlook.ends_with(&format!("are dropped, since {path} could not be made")), "{outlook}");
