@@ -201,35 +201,47 @@ impl Checkout {
 }
 
 #[test]
-fn check_prints_commands_that_apply_the_patches() {
-    for bench_first in [false, true] {
-        let checkout = Checkout::new(if bench_first { "bench-first" } else { "fits" });
-        let (status, said, _) = checkout.check(&["MNN"]);
-        assert_eq!(status, 0, "{said}");
-        assert!(said.starts_with("MNN 9.8.7 in "), "{said}");
-        let mut commands: Vec<_> = said.lines().filter(|line| line.trim_start().starts_with("git ")).collect();
-        assert_eq!(commands.len(), 2, "{said}");
-        assert!(commands[0].ends_with("/one.patch") && commands[1].ends_with("/one-bench.patch"), "{said}");
-        if bench_first {
-            commands.reverse();
-        }
-        Checkout::run(commands[0]);
-        let (status, said, _) = checkout.check(&["MNN"]);
-        assert_eq!(status, 0, "{said}");
-        assert_eq!(said.contains("one-bench.patch is applied."), bench_first, "{said}");
-        assert_eq!(said.contains("one.patch is applied."), !bench_first, "{said}");
-        assert!(said.contains(commands[1]), "{said}");
+fn check_applies_the_patches_that_fit() {
+    let checkout = Checkout::new("fits");
+    let (status, said, _) = checkout.check(&["MNN"]);
+    assert_eq!(status, 0, "{said}");
+    assert!(said.starts_with("MNN 9.8.7 in "), "{said}");
+    let commands: Vec<_> = said.lines().filter(|line| line.contains("check.sh --apply ")).collect();
+    assert!(commands.len() == 2 && commands[1].contains(" --apply --bench "), "{said}");
+    assert!(!said.contains("git "), "git alone would patch any version: {said}");
 
-        Checkout::run(commands[1]);
-        for file in ["code.cpp", "bench.cpp"] {
-            assert_eq!(fs::read_to_string(checkout.file(file)).unwrap(), AFTER);
-        }
-        let (status, said, _) = checkout.check(&["MNN"]);
+    Checkout::run(commands[0]);
+    let read = |file| fs::read_to_string(checkout.file(file)).unwrap();
+    assert_eq!((read("code.cpp").as_str(), read("bench.cpp").as_str()), (AFTER, BEFORE));
+    let (status, said, _) = checkout.check(&["MNN"]);
+    assert_eq!(status, 0, "{said}");
+    let next = said.lines().find_map(|line| line.strip_prefix("one.patch is applied. Configure with -DMNN_KV="));
+    assert!(next.is_some_and(|path| path.ends_with("/kv")) && said.contains("one-bench.patch fits."), "{said}");
+
+    Checkout::run(commands[1]);
+    assert_eq!(read("bench.cpp"), AFTER);
+    for arguments in [&["MNN"][..], &["--apply", "--bench", "MNN"]] {
+        let (status, said, _) = checkout.check(arguments);
         assert_eq!(status, 0, "{said}");
-        let next = said.lines().find_map(|line| line.strip_prefix("one.patch is applied. Configure with -DMNN_KV="));
-        assert!(next.is_some_and(|path| path.ends_with("/kv")), "{said}");
-        assert!(said.contains("one-bench.patch is applied.") && !said.contains("git "), "{said}");
+        assert!(said.contains("one.patch is applied.") && said.contains("one-bench.patch is applied."), "{said}");
+        assert!(!said.contains("--apply"), "{said}");
     }
+}
+
+#[test]
+fn check_calls_a_commit_after_a_release_by_its_hash() {
+    let checkout = Checkout::new("versions");
+    let git = |command: &str| {
+        let who = "-c user.name=a -c user.email=a@b";
+        Checkout::run(&format!("cd {} && git {who} {command} >/dev/null", checkout.root.join("MNN").display()));
+    };
+    for command in ["init -q", "add -A", "commit -qm one", "tag 9.8.7"] {
+        git(command);
+    }
+    assert!(checkout.check(&["MNN"]).1.starts_with("MNN 9.8.7 in "));
+    git("commit --allow-empty -qm two");
+    let said = checkout.check(&["MNN"]).1;
+    assert!(said.starts_with("MNN master (commit "), "{said}");
 }
 
 #[test]
@@ -246,10 +258,14 @@ fn check_reports_a_bench_patch_that_does_not_fit() {
 fn check_refuses_a_version_that_git_would_patch_blindly() {
     let checkout = Checkout::new("differs");
     fs::write(checkout.file("code.cpp"), "zero\none\nthree\n").unwrap();
-    let (status, said, _) = checkout.check(&["MNN"]);
-    assert_eq!(status, 1, "{said}");
-    assert!(said.contains("one.patch does not fit:\n    code.cpp is another version\n"), "{said}");
-    assert!(said.contains("Other versions of MNN"), "{said}");
+    for arguments in [&["MNN"][..], &["--apply", "MNN"], &["--apply", "--bench", "MNN"]] {
+        let (status, said, _) = checkout.check(arguments);
+        assert_eq!(status, 1, "{said}");
+        assert!(said.contains("one.patch does not fit:\n    code.cpp is another version\n"), "{said}");
+        assert!(said.contains("Other versions of MNN"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(checkout.file("code.cpp")).unwrap(), "zero\none\nthree\n");
+    assert_eq!(fs::read_to_string(checkout.file("bench.cpp")).unwrap(), BEFORE);
 
     fs::remove_file(checkout.file("code.cpp")).unwrap();
     let (status, said, _) = checkout.check(&["MNN"]);
@@ -260,9 +276,9 @@ fn check_refuses_a_version_that_git_would_patch_blindly() {
 #[test]
 fn check_prints_its_usage() {
     let checkout = Checkout::new("usage");
-    for arguments in [&[][..], &["nowhere"], &["MNN", "more"], &["kv"]] {
+    for arguments in [&[][..], &["nowhere"], &["MNN", "more"], &["kv"], &["--bench", "MNN"]] {
         let (status, _, said) = checkout.check(arguments);
         assert_eq!(status, 2, "{arguments:?}: {said}");
-        assert!(said.starts_with("usage: check.sh MNN_CHECKOUT"), "{said}");
+        assert!(said.starts_with("usage: check.sh [--apply [--bench]] MNN_CHECKOUT"), "{said}");
     }
 }

@@ -1,4 +1,5 @@
-# Which patches fit a checkout, for the check.sh of an engine, which sets `checkout` and reads this file.
+# Which patches fit a checkout, for the check.sh of an engine, which sets `checkout` and reads this file. Sets `commit`, the short
+# hash of the checkout's commit; "" where it is no repository of its own.
 #
 # The patches have no context lines: git would apply them at the same line numbers of any other version. So the git hash of each
 # file is compared with the patch's "index" lines.
@@ -34,20 +35,29 @@ EOF
 }
 
 # Inside a larger repository git resolves a patch's paths against that one's top, and skips paths outside the folder.
-top=$checkout inside=""
-if prefix=$(git -C "$checkout" rev-parse --show-prefix 2>/dev/null) && [ -n "$prefix" ]; then
-    top=$(git -C "$checkout" rev-parse --show-toplevel) inside=" --directory=$prefix"
+top=$checkout inside="" commit=""
+if prefix=$(git -C "$checkout" rev-parse --show-prefix 2>/dev/null); then
+    if [ -n "$prefix" ]; then
+        top=$(git -C "$checkout" rev-parse --show-toplevel) inside=--directory=$prefix
+    else
+        commit=$(git -C "$checkout" rev-parse --short=9 HEAD 2>/dev/null) || commit=""
+    fi
 fi
 
-# judge PATCH NEXT: prints the state of the patch, NEXT behind "is applied". Fails when the patch does not fit.
+# judge PATCH NEXT OPTIONS APPLY: prints the state of the patch, NEXT behind "is applied". OPTIONS of check.sh apply it; a non-empty
+# APPLY does so now. Fails when the patch does not fit.
 judge() {
     name=$(basename "$1")
     compare "$1"
+    if [ "$fits" -eq "$total" ] && [ -n "$4" ]; then
+        git -C "$top" apply --unidiff-zero ${inside:+"$inside"} "$1"
+        compare "$1"
+    fi
     if [ "$applied" -eq "$total" ]; then
         echo "$name is applied.$2"
     elif [ "$fits" -eq "$total" ]; then
         echo "$name fits. Apply it with"
-        echo "    git -C $top apply --unidiff-zero$inside $1"
+        echo "    $here/check.sh $3 $checkout"
     else
         return 1
     fi

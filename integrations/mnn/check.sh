@@ -1,15 +1,25 @@
 #!/bin/sh
-# Reports which of the patches here fits an MNN checkout, and the command that applies it. Changes and builds nothing.
+# Says which of the patches here fits an MNN checkout, or applies it. Builds nothing.
 #
-#   check.sh MNN_CHECKOUT
+#   check.sh [--apply [--bench]] MNN_CHECKOUT
 #
-# mnn-<version>-bench.patch is optional; it has files of its own, so it may be applied before or after mnn-<version>.patch.
-# Exit status: 0 a patch fits or is applied already, 1 none fits, 2 wrong use.
+# --apply: applies the patch that fits, and refuses where none does. --bench: mnn-<version>-bench.patch, too, which is optional
+# and has files of its own.
+# Exit status: 0 a patch fits or is applied, 1 none fits, 2 wrong use.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
+apply="" bench=""
+if [ "${1:-}" = --apply ]; then
+    apply=yes
+    shift
+    if [ "${1:-}" = --bench ]; then
+        bench=yes
+        shift
+    fi
+fi
 if [ $# -ne 1 ] || [ ! -f "$1/include/MNN/MNNDefine.h" ]; then
-    echo "usage: check.sh MNN_CHECKOUT (a folder with include/MNN/MNNDefine.h)" >&2
+    echo "usage: check.sh [--apply [--bench]] MNN_CHECKOUT (a folder with include/MNN/MNNDefine.h)" >&2
     exit 2
 fi
 checkout=$(cd "$1" && pwd)
@@ -18,15 +28,22 @@ checkout=$(cd "$1" && pwd)
 
 version=$(awk '$1 == "#define" && $2 ~ /^MNN_VERSION_(MAJOR|MINOR|PATCH)$/ { printf "%s%s", dot, $3; dot = "." }' \
     "$checkout/include/MNN/MNNDefine.h")
+# Commits after a release have its number, too.
+if [ -n "$commit" ] && [ "$(git -C "$checkout" tag --points-at HEAD | grep -cxF "$version")" -eq 0 ]; then
+    version="master (commit $commit)"
+fi
 echo "MNN ${version:-of unknown version} in $checkout"
 reports=""
 for patch in "$here"/*.patch; do
     case $patch in *-bench.patch) continue ;; esac
-    if judge "$patch" " Configure with -DMNN_KV=$(dirname "$(dirname "$here")")"; then
-        bench=${patch%.patch}-bench.patch
-        if [ -f "$bench" ]; then
+    if judge "$patch" " Configure with -DMNN_KV=$(dirname "$(dirname "$here")")" "--apply" "$apply"; then
+        optional=${patch%.patch}-bench.patch
+        if [ -f "$optional" ]; then
             echo "Optional, columns and perplexity in llm_bench:"
-            judge "$bench" "" || printf '%s does not fit:\n%s' "$name" "$report"
+            if ! judge "$optional" "" "--apply --bench" "$bench"; then
+                printf '%s does not fit:\n%s' "$name" "$report"
+                [ -z "$bench" ] || exit 1
+            fi
         fi
         exit 0
     fi
