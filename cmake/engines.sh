@@ -5,19 +5,28 @@
 #   engines.sh mnn      MNN: a build folder of the patched MNN with llm_bench; CONFIG: the config.json of a model
 #   engines.sh llama    LLAMA: a build folder of llama.cpp with bin/llama-bench; GGUF: a model; BACKEND: libggml-mnnkv.so
 #
-# CONTEXTS ("1024 4096 8000"): tokens of the prompt. THREADS: 2. MNN loads the library of MNNKV_LIBRARY, else build/lib.
+# CONTEXTS ("1024 4096 8000"): tokens of the prompt. THREADS: 2. MNN loads the library of MNNKV_LIBRARY, else build/lib; both its
+# patches are applied. Rows of a text are of this project's documents, decoded token by token, since llm_bench's own prompt is one token
+# that repeats, of which a file of blocks is of no use. A row fails whose engine does not run as the row says.
 set -eu
 cd "$(dirname "$0")/.."
-contexts=${CONTEXTS:-1024 4096 8000} rounds=${ROUNDS:-5} threads=${THREADS:-2}
+contexts=${CONTEXTS:-1024 4096 8000} longest=0 rounds=${ROUNDS:-5} threads=${THREADS:-2}
 work=$(mktemp -d)
 : "${MNNKV_LIBRARY:=$PWD/build/lib/libmnnkv.so}"
 export MNNKV_LIBRARY
+
+for tokens in $contexts; do [ "$tokens" -le "$longest" ] || longest=$tokens; done
 
 if [ "${1:-}" = mnn ] && [ -x "${MNN:-}/llm_bench" ] && [ -f "${CONFIG:-}" ]; then
     # Configs are beside the model's, whose paths are relative.
     model=$(cd "$(dirname "$CONFIG")" && pwd)
     variant=$model/.mnnkv-engines.json
     trap 'rm -rf "$work" "$variant"' EXIT
+    if grep -q avx512f /proc/cpuinfo && ! grep -q '^MNN_AVX512:BOOL=\(ON\|TRUE\|1\)$' "$MNN/CMakeCache.txt"; then
+        echo "engines: this CPU has AVX512, and MNN is built without: configure it with -DMNN_AVX512=ON" >&2
+        exit 2
+    fi
+    cat docs/*.md >"$work/text.txt"
 elif [ "${1:-}" = llama ] && [ -x "${LLAMA:-}/bin/llama-bench" ] && [ -f "${GGUF:-}" ] && [ -f "${BACKEND:-}" ]; then
     trap 'rm -rf "$work"' EXIT
 else
@@ -32,26 +41,69 @@ median() { sort -n "$1" | awk '{ x[NR] = $1 } END { print NR % 2 ? x[(NR + 1) / 
 heads() { for tokens in $contexts; do printf ' %s |' "$tokens"; done; }
 rules() { for _ in $contexts; do printf -- '--:|'; done; }
 
-# mnn ROW KEYS: the row's config has these members, too. Appends "prompt" and "decode" tokens/s of each context.
-mnn() {
-    awk -v keys="$2" '!done && sub(/\{/, "{" keys) { done = 1 } { print }' "$CONFIG" >"$variant"
-    for tokens in $contexts; do
-        "$MNN/llm_bench" -m "$variant" -kv true -p "$tokens" -n 128 -t "$threads" -rep 1 >"$work/out" 2>&1 ||
-            { cat "$work/out" >&2; return 1; }
-        speeds=$(sed -n 's/.*| \([0-9.]*\) ± [0-9.]*<br>\([0-9.]*\) ±.*/\1 \2/p' "$work/out" | tail -n 1)
-        [ -n "$speeds" ] || { cat "$work/out" >&2; return 1; }
-        echo "${speeds% *}" >>"$work/$1.$tokens.prompt"
-        echo "${speeds#* }" >>"$work/$1.$tokens.decode"
+# fails WHY: with the output of the program.
+fails() {
+    cat "$work/out" >&2
+    echo "engines: $1" >&2
+    return 1
+}
+
+# run ROW PROGRAM...: appends the most resident MB of the run with the longest prompt.
+run() {
+    row=$1 peak=0
+    shift
+    "$@" >"$work/out" 2>&1 &
+    while now=$(awk '/^VmHWM:/ { print $2 }' "/proc/$!/status" 2>/dev/null) && [ -n "$now" ]; do
+        peak=$now
+        sleep 0.2
     done
+    wait $! || fails "$row failed"
+    [ "$tokens" -ne "$longest" ] || awk -v kb="$peak" 'BEGIN { print kb / 1000 }' >>"$work/$row.peak"
+    case $row in
+    float* | int8* | chunk*) ! grep -q '^mnn-kv' "$work/out" || fails "mnn-kv is on in $row" ;;
+    *) grep -q '^mnn-kv: ' "$work/out" && ! grep -q '^mnn-kv: off' "$work/out" || fails "mnn-kv is off in $row" ;;
+    esac
+}
+
+# mnn ROW KEYS OPTION...: llm_bench with options, whose config has these members, too. Appends "prompt" and "decode" tokens/s of
+# each context.
+mnn() {
+    name=$1
+    awk -v keys="$2" '!done && sub(/\{/, "{" keys) { done = 1 } { print }' "$CONFIG" >"$variant"
+    shift 2
+    for tokens in $contexts; do
+        run "$name" "$MNN/llm_bench" -m "$variant" -kv true -p "$tokens" -n 128 -t "$threads" -rep 1 "$@"
+        speeds=$(sed -n 's/.*| \([0-9.]*\) ± [0-9.]*<br>\([0-9.]*\) ±.*/\1 \2/p' "$work/out" | tail -n 1)
+        [ -n "$speeds" ] || fails "llm_bench has printed no speeds"
+        echo "${speeds% *}" >>"$work/$name.$tokens.prompt"
+        echo "${speeds#* }" >>"$work/$name.$tokens.decode"
+    done
+}
+
+# text ROW KEYS: likewise "decode" after prompts of a text.
+text() {
+    for tokens in $contexts; do
+        run "$1" "$MNN/llm_bench" perplexity -m "$CONFIG" "$work/text.txt" -p "$tokens" -n $((tokens + 129)) -o "$work/result" \
+            -s "{$2 \"thread_num\": $threads}"
+        sed -n 's/.*"decode_seconds": \([0-9.e-]*\).*/\1/p' "$work/result" | awk '{ print 128 / $1 }' >>"$work/$1.$tokens.decode"
+    done
+}
+
+# is_smaller ROW THAN: fails where its memory says that its caches are not those of its name.
+is_smaller() {
+    awk -v a="$(median "$work/$1.peak")" -v b="$(median "$work/$2.peak")" 'BEGIN { exit !(a < 0.9 * b) }' ||
+        fails "$1 takes as much memory as $2: it does not run in its mode"
 }
 
 # mnn_row TEXT ROW
 mnn_row() {
     printf '| %s |' "$1"
     for tokens in $contexts; do
-        printf ' %.0f / %.0f |' "$(median "$work/$2.$tokens.prompt")" "$(median "$work/$2.$tokens.decode")"
+        prompt=–
+        [ ! -e "$work/$2.$tokens.prompt" ] || prompt=$(printf %.0f "$(median "$work/$2.$tokens.prompt")")
+        printf ' %s / %.0f |' "$prompt" "$(median "$work/$2.$tokens.decode")"
     done
-    echo
+    printf ' %.0f |\n' "$(median "$work/$2.peak")"
 }
 
 # llama ROW K V: without and with the backend. Appends decode tokens/s of each context.
@@ -83,13 +135,17 @@ while [ $round -lt "$rounds" ]; do
     round=$((round + 1))
     if [ "$1" = mnn ]; then
         mnn float ''
-        mnn int8 '"attention_mode": 10,'
+        mnn chunk '"chunk": 256,'
+        mnn int8 '' -qa 2
         mnn k8v4 '"kv_quant": "k8v4", "chunk": 256,'
         mnn budget '"kv_memory_mb": 64,'
-        mnn file "\"kv_memory_mb\": 24, \"kv_memory_file\": \"$work/blocks.kv\","
-        h2o='"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5, "chunk": 256,'
-        mnn h2o "$h2o"
-        mnn h2o_int8 "$h2o \"attention_mode\": 10,"
+        mnn h2o '"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5, "chunk": 256,'
+        text float_text ''
+        text int8_text '"attention_mode": 10,'
+        text budget_text '"kv_memory_mb": 64,'
+        text file_text "\"kv_memory_mb\": 24, \"kv_memory_file\": \"$work/blocks.kv\","
+        is_smaller int8 float
+        is_smaller int8_text float_text
     else
         llama f16 f16 f16
         llama q8 q8_0 q8_0
@@ -97,17 +153,20 @@ while [ $round -lt "$rounds" ]; do
     echo "round $round of $rounds" >&2
 done
 if [ "$1" = mnn ]; then
-    echo "## mnn: prompt / decode tokens/s of llm_bench after a prompt of so many tokens, $conditions"
+    echo "## mnn: prompt / decode tokens/s of llm_bench after a prompt of so many tokens, and peak MB of the longest, $conditions"
     echo
-    echo "| run |$(heads)"
-    echo "|---|$(rules)"
+    echo "| run |$(heads) MB |"
+    echo "|---|$(rules)--:|"
     mnn_row "MNN" float
-    mnn_row "MNN, int8 (\`attention_mode\` 10)" int8
+    mnn_row "MNN, \`chunk\` 256" chunk
+    mnn_row "MNN, int8 (\`-qa 2\`)" int8
     mnn_row "mnn-kv, \`\"kv_quant\": \"k8v4\"\`, \`chunk\` 256" k8v4
     mnn_row "mnn-kv, \`\"kv_memory_mb\": 64\`" budget
-    mnn_row "mnn-kv, \`\"kv_memory_mb\": 24\` with a file" file
     mnn_row "mnn-kv, h2o, one token in 3.5, \`chunk\` 256" h2o
-    mnn_row "mnn-kv, h2o likewise, over MNN's int8" h2o_int8
+    mnn_row "MNN, a text" float_text
+    mnn_row "MNN, int8, a text" int8_text
+    mnn_row "mnn-kv, \`\"kv_memory_mb\": 64\`, a text" budget_text
+    mnn_row "mnn-kv, \`\"kv_memory_mb\": 24\` with a file, a text" file_text
 else
     echo "## llama: decode tokens/s of llama-bench without the backend, with it: ratio, after so many tokens, $conditions"
     echo

@@ -180,6 +180,7 @@ private:
             const auto start = std::chrono::steady_clock::now();
             std::size_t vocabulary = 0;
             const float* const logits = engine_.forward(next, vocabulary);
+            const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
             const std::size_t token = static_cast<std::size_t>(tokens_[at]);
             if (logits == nullptr || token >= vocabulary) {
                 return perplexity_fails("the model cannot compute token " + std::to_string(at));
@@ -189,10 +190,7 @@ private:
                 return perplexity_fails("the model gives token " + std::to_string(at) + " no finite likelihood");
             }
             sum_ += here;
-            if (at > prompt_) {
-                const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-                seconds_ += passed.count();
-            }
+            seconds_ += at > prompt_ ? passed.count() : 0;
             next.assign(1, tokens_[at]);
         }
         return true;
