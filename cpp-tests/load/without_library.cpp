@@ -8,8 +8,8 @@
 
 namespace {
 
-/// The outputs of a chat.
-std::vector<float> attended(const std::string& config, bool patched) {
+/// The outputs of a chat, and whether its engine says in each place that mnn-kv is off.
+std::vector<float> attended(const std::string& config, bool patched, bool& is_off) {
     mnn_stub::settings how;
     how.config = config;
     how.patched = patched;
@@ -25,6 +25,8 @@ std::vector<float> attended(const std::string& config, bool patched) {
             all.insert(all.end(), step.output.begin(), step.output.end());
         }
     }
+    is_off = engine.metrics().find("\"off\":\"its library is not loaded: ") != std::string::npos && engine.chunk_of(9000, 0) == 0 &&
+             !engine.command(R"({"kv_trim_mb": 1})");
     return all;
 }
 
@@ -32,7 +34,8 @@ std::vector<float> attended(const std::string& config, bool patched) {
 
 int main() {
     const std::string config = R"({"kv_memory_mb": 64, "kv_library": "/nowhere/libmnnkv.so"})";
-    const std::vector<float> plain = attended("{}", false), without = attended(config, true);
+    bool is_plain_off = false, is_off = false;
+    const std::vector<float> plain = attended("{}", false, is_plain_off), without = attended(config, true, is_off);
     const std::vector<std::string> log = mnn_stub::take_log();
     mnn_stub::settings strict;
     strict.config = R"({"kv_memory_mb": 64, "kv_required": true, "kv_library": "/nowhere/libmnnkv.so"})";
@@ -41,6 +44,7 @@ int main() {
         std::printf("%s\n", line.c_str());
     }
     const std::string line = "mnn-kv: off where its library is not loaded: /nowhere/libmnnkv.so";
+    const bool names_remedy = !log.empty() && log[0].find("MNNKV_LIBRARY") != std::string::npos;
     const bool fails = !failed.empty() && failed[0].error == 2;  // MNN's NOT_SUPPORT
-    return fails && !plain.empty() && plain == without && log.size() == 1 && log[0].find(line) == 0 ? 0 : 1;
+    return fails && !plain.empty() && plain == without && is_off && names_remedy && log.size() == 2 && log[0].find(line) == 0 ? 0 : 1;
 }

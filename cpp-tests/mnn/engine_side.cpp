@@ -21,5 +21,8 @@ int main() {
     kv_plugin::reset(meta, context);
     const bool interrupted = kv_plugin::command(R"({"kv_park": false})", meta, context, prompt);
     const bool waits = kv_plugin::is_command(load) && kv_plugin::needs_step(load, meta);
-    return interrupted && waits && host.edits_history() && kv_plugin::metrics(meta).empty() ? 0 : 1;
+    int chunk = 0;
+    const kv_plugin::prompt_chunk limit(meta, chunk, 4096);
+    const bool runs = !kv_plugin::needs_step(meta) && !kv_plugin::is_refused(meta) && chunk == 0;
+    return interrupted && waits && runs && host.edits_history() && kv_plugin::metrics(meta).empty() ? 0 : 1;
 }

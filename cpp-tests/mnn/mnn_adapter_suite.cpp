@@ -333,6 +333,10 @@ std::vector<refused> all_refused() {
     add("glm_mask", R"(attention_mask is "glm", not "float")").attention_mask = "glm";
     settings& wrong = add("wrong_type", "kv_h2o_block_tokens");
     wrong = configured(wrong, both, R"("kv_h2o_block_tokens": "x")");
+    settings& small = add("budget_below_the_least", "a cache is refused: the budget is 0.1 MB");
+    small.head_dim = 64;
+    small = configured(small, R"("kv_memory_mb": 0.1)");
+    add("wrong_library", "kv_library is 7; the path of a file expected").config = R"({"kv_memory_mb": 64, "kv_library": 7})";
     add("all_caches_shared", "a cache is read by more than one layer").reads = {-1, 0, -1, 2};
     return all;
 }
@@ -342,7 +346,27 @@ void PrintTo(const refused& r, std::ostream* out) { *out << r.name; }
 
 TEST_P(MnnAdapterRefusal, IsOneLineAndMnnAlone) {
     mnn_stub::take_log();
+    mnn_stub::take_outlooks();
     mnn_stub::engine host(GetParam().how);
+    const std::vector<std::string> log = mnn_stub::take_log();
+    ASSERT_EQ(log.size(), 1u) << "while it is loaded: " << lines(log);
+    EXPECT_NE(log[0].find(GetParam().line), std::string::npos) << log[0];
+    EXPECT_EQ(log[0].find("mnn-kv: off where "), 0u) << log[0];
+    const std::string why = log[0].substr(std::string("mnn-kv: off where ").size());
+    std::string quoted;
+    for (const char letter : why) {
+        quoted += letter == '"' ? "\\\"" : std::string(1, letter);
+    }
+    const auto says_off = [&] {
+        EXPECT_EQ(host.metrics(), "{\"off\":\"" + quoted + "\",\"memory\":{\"state\":\"off\"}}");
+        EXPECT_EQ(host.chunk_of(4096, 0), 0) << "MNN's own";
+        for (const char* command : {R"({"kv_trim_mb": 1})", R"({"kv_park": true})", R"({"kv_park": false})",
+                                    R"({"kv_save": "x"})", R"({"kv_load": "x"})"}) {
+            EXPECT_FALSE(host.command(command)) << command;
+            EXPECT_EQ(lines(mnn_stub::take_log()), "error: mnn-kv: the command is not carried out: off where " + why + "\n");
+        }
+    };
+    says_off();
     settings plain = GetParam().how;
     plain.patched = false;
     mnn_stub::engine other(plain);
@@ -372,10 +396,8 @@ TEST_P(MnnAdapterRefusal, IsOneLineAndMnnAlone) {
     other.clear();
     step(50);
     step(1);
-    const std::vector<std::string> log = mnn_stub::take_log();
-    ASSERT_EQ(log.size(), 1u) << lines(log);
-    EXPECT_NE(log[0].find(GetParam().line), std::string::npos) << log[0];
-    EXPECT_EQ(log[0].find("mnn-kv: off where "), 0u) << log[0];
+    EXPECT_EQ(lines(mnn_stub::take_log()), "") << "it is said once";
+    says_off();
 }
 
 TEST_P(MnnAdapterRefusal, FailsEachStepWhereItIsRequired) {
@@ -383,6 +405,7 @@ TEST_P(MnnAdapterRefusal, FailsEachStepWhereItIsRequired) {
     settings how = GetParam().how;
     how.config.insert(how.config.rfind('}'), R"(, "kv_required": true)");
     mnn_stub::engine host(how);
+    EXPECT_FALSE(host.is_loaded());
     for (int step = 0; step < 3; ++step) {
         const std::vector<layer_step> layers = host.forward({{step, 0}});
         EXPECT_TRUE(std::any_of(layers.begin(), layers.end(), [](const layer_step& layer) {
@@ -422,6 +445,9 @@ TEST_F(MnnAdapter, LeavesOnlyTheSharedCacheAlone) {
     EXPECT_TRUE(same(ours, chat.plain().buffers(1)));
     EXPECT_FALSE(same(chat.host().buffers(0), chat.plain().buffers(0)));
     EXPECT_FALSE(same(chat.host().buffers(3), chat.plain().buffers(3)));
+    const json metrics = json_reader(chat.host().metrics()).read();
+    EXPECT_EQ(metrics["off"].text, "a cache is read by more than one layer");
+    EXPECT_GT(metrics["h2o_lossless_raw_bytes"].number, 0.0) << "of the other caches";
     EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: off where a cache is read by more than one layer\n");
 }
 
@@ -448,10 +474,12 @@ TEST_F(MnnAdapter, LeavesAPrefixCacheFileAloneUntilThePromptThatClearsIt) {
         EXPECT_TRUE(chat.is_untouched());
         EXPECT_EQ(lines(mnn_stub::take_log()),
                   "mnn-kv: off where the cache is a prefix cache file, until a prompt that clears it\n");
+        EXPECT_NE(chat.host().metrics().find("\"state\":\"off\""), std::string::npos) << chat.host().metrics();
         chat.clear();
         ASSERT_NO_FATAL_FAILURE(chat.say(150));
         ASSERT_NO_FATAL_FAILURE(chat.decode(12));
         EXPECT_FALSE(chat.is_untouched()) << "on again";
+        EXPECT_EQ(chat.host().metrics().find("off\""), std::string::npos) << chat.host().metrics();
         EXPECT_EQ(lines(mnn_stub::take_log()), "");
     }
 }
@@ -517,6 +545,38 @@ TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
     for (const auto& key : wrong) {
         EXPECT_EQ(lines_of(evicting(), key[0]).second, std::string("mnn-kv: off where ") + key[1] + "\n");
     }
+}
+
+TEST_F(MnnAdapter, NamesKeysThatAreNearlyItsOwn) {
+    for (const char* const key : {"KV_MEMORY_MB", "kv-memory-mb", "kvmemory_mb", "Kv_memory_mb"}) {
+        EXPECT_EQ(lines_of(std::string("\"") + key + "\": 64").second,
+                  std::string("mnn-kv: ") + key + " is not a key of mnn-kv; did you mean kv_memory_mb?\n");
+    }
+    EXPECT_EQ(lines_of(R"("kv_library": 7)").second,
+              "mnn-kv: off where kv_library is 7; the path of a file expected, in UTF-8\n");
+    EXPECT_EQ(lines_of(R"("kvcache_mmap": true, "KVCACHE_LIMIT": 5)").second, "") << "MNN's";
+}
+
+TEST_F(MnnAdapter, SetsTheChunkOfPromptsThatABudgetDoesNotHoldRaw) {
+    settings how;
+    how.head_dim = 64;
+    const auto engine_of = [&how](const std::string& keys, const std::string& more = "") {
+        return mnn_stub::engine(configured(how, keys, more));
+    };
+    // Two layers of 1,024 bytes a token each, and working memory of at least 512 KiB.
+    const mnn_stub::engine bounded = engine_of(R"("kv_memory_mb": 4)");
+    EXPECT_NE(lines(mnn_stub::take_outlooks()).find("a prompt beyond the raw tokens is computed 256 tokens at a time\n"),
+              std::string::npos);
+    EXPECT_EQ(bounded.chunk_of(100000, 0), 256);
+    EXPECT_EQ(bounded.chunk_of(2000, 0), 256) << "4.1 MB raw";
+    EXPECT_EQ(bounded.chunk_of(600, 0), 0) << "1.2 MB raw, which MNN computes as without mnn-kv";
+    EXPECT_EQ(bounded.chunk_of(100000, 32), 32) << "the config's";
+    EXPECT_EQ(engine_of(R"("kv_chat_enable": true)").chunk_of(100000, 0), 0) << "no budget";
+    EXPECT_EQ(engine_of(R"("kv_memory_mb": 64, "chunk": 512)").chunk_of(100000, 512), 512);
+    EXPECT_EQ(lines(mnn_stub::take_log()), "") << "64 MB hold more";
+    (void)engine_of(R"("kv_memory_mb": 4, "chunk": 4096)");
+    EXPECT_EQ(lines(mnn_stub::take_log()).find("mnn-kv: chunk is 4096: a prompt exceeds the budget, which holds "), 0u);
+    EXPECT_EQ(lines(mnn_stub::take_outlooks()).find("256 tokens at a time"), std::string::npos);
 }
 
 TEST_F(MnnAdapter, NamesTheLongestChunkThatALimitHolds) {

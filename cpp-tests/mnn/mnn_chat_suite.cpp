@@ -182,7 +182,9 @@ TEST_F(MnnChat, SaysWhyACommandIsRefused) {
         EXPECT_FALSE(chat.host().command(command)) << command;
         return lines(mnn_stub::take_log());
     };
-    chat plain((settings())), fresh(configured(settings(), enabled)), running(configured(settings(), enabled));
+    settings how;
+    how.steps_at_load = false;
+    chat plain((settings())), fresh(configured(how, enabled)), running(configured(settings(), enabled));
     ASSERT_NO_FATAL_FAILURE(running.say(20));
     EXPECT_EQ(refusal(plain, park),
               "error: mnn-kv: kv_park, kv_save, kv_load and kv_trim_mb need kv_chat_enable or a budget in the config that "
@@ -240,6 +242,7 @@ TEST_F(MnnChat, TrimsABudgetAndNothingElse) {
     settings how;
     how.head_dim = 64;
     how.live_dims = 64;
+    how.steps_at_load = false;
     chat chat(configured(how, R"("kv_memory_mb": 64)"));
     program llm{chat};
     EXPECT_FALSE(mnnkv_mnn::trim(llm, 1)) << "no step was made";
@@ -258,7 +261,8 @@ TEST_F(MnnChat, TrimsABudgetAndNothingElse) {
     ASSERT_NO_FATAL_FAILURE(refused.say(50));
     mnn_stub::take_log();
     EXPECT_FALSE(refused.host().command(R"({"kv_trim_mb": 1})"));
-    EXPECT_EQ(lines(mnn_stub::take_log()).find("error: mnn-kv: the budget is not changed: the config is refused: kv_memory_mb"),
+    EXPECT_EQ(lines(mnn_stub::take_log()).find("error: mnn-kv: the command is not carried out: off where the config is refused: "
+                                               "kv_memory_mb"),
               0u);
 }
 
@@ -593,10 +597,27 @@ TEST_F(MnnChat, OverwritesNoOtherChatWithoutKvOverwrite) {
     flip(path, bytes_of(path).size() / 2);
     EXPECT_TRUE(first.host().command(save_to(path))) << "with damaged tokens, which the cache has";
     EXPECT_TRUE(second.host().command(load_from(path)));
-    std::ofstream(path, std::ios::binary) << "no chat";
-    EXPECT_FALSE(first.host().command(save_to(path)));
+    mnn_stub::take_log();
+    for (const char* const text : {"no chat", ""}) {
+        std::ofstream(path, std::ios::binary) << text;
+        EXPECT_FALSE(first.host().command(save_to(path)));
+        EXPECT_NE(lines(mnn_stub::take_log()).find("; \"kv_overwrite\": true beside kv_save replaces it\n"), std::string::npos);
+    }
     EXPECT_TRUE(first.host().command(overwrite));
     EXPECT_TRUE(second.host().command(load_from(path)));
+}
+
+TEST_F(MnnChat, SaysThatASaveWasNotFinished) {
+    const std::string path = fresh_file(), killed = fresh_file();
+    chat chat(configured(settings(), enabled));
+    {
+        mnnkv_host::chat_file file;
+        ASSERT_TRUE(file.open_to_save(path, mnnkv_host::fingerprint_of({})));
+        std::ofstream(killed, std::ios::binary) << bytes_of(path);
+    }
+    EXPECT_FALSE(chat.host().command(load_from(killed)));
+    EXPECT_EQ(lines(mnn_stub::take_log()),
+              "mnn-kv: the chat is not loaded: " + killed + ": the file has no finished save\n");
 }
 
 /// The type of what is at a path itself, as S_IFMT has it; 0: nothing is there.

@@ -229,7 +229,7 @@ std::vector<std::string> take(bool outlooks) {
         to = std::min(printed().find('\n', from), printed().size());
         const std::string line = printed().substr(from, to - from);
         const auto has = [&line](const char* part) { return line.find(part) != std::string::npos; };
-        if ((has(" keep all") || has(" keeps all") || has(" stays, from ") || has(" tokens stay") || has(" hold it, ")) == outlooks) {
+        if ((has(" keep all") || has(" keeps all") || has(" stays, from ") || has(" tokens stay") || has(": tokens are raw up to ") || has(" hold it, ")) == outlooks) {
             lines.push_back(line);
         } else {
             rest += line + '\n';
@@ -254,6 +254,7 @@ struct engine::parts {
     std::vector<ops> layers;
     std::vector<int> reserve;
     std::vector<token> prefix;
+    bool is_loaded = true;
     llm_context context;
     std::string prompt;
 
@@ -292,11 +293,19 @@ engine::engine(const settings& how) : parts_(new parts()) {
         host.model_files = how.model_files;
         host.attention_type = how.attention_type;
         host.attention_mask = how.attention_mask;
+        host.steps_at_load = how.steps_at_load;
         kv_plugin::attach(meta, host);
     }
     parts_->layers.resize(index_of(how.layers));
     for (int layer = 0; layer < how.layers; ++layer) {
         parts_->make(layer);
+    }
+    if (how.patched) {
+        if (kv_plugin::needs_step(meta)) {
+            forward({{-2, 0}, {-1, 1}}, -1, failure::none, false);
+            reset();
+        }
+        parts_->is_loaded = !kv_plugin::is_refused(meta);
     }
 }
 
@@ -387,8 +396,20 @@ bool engine::command(const std::string& content) {
 }
 
 void engine::reset() {
+    parts_->context.history_tokens.clear();
     kv_plugin::reset(*parts_->meta, parts_->context);
     clear();
+}
+
+bool engine::is_loaded() const { return parts_->is_loaded; }
+
+int engine::chunk_of(std::size_t tokens, int configured) const {
+    int chunk = configured, during = 0;
+    {
+        const kv_plugin::prompt_chunk prompt(*parts_->meta, chunk, tokens);
+        during = chunk;
+    }
+    return chunk == configured ? during : -1;
 }
 
 llm_context& engine::context() { return parts_->context; }

@@ -42,6 +42,9 @@ struct settings {
     /// reads[i] is the layer whose cache layer i reads; -1, or none given: its own.
     std::vector<int> reads;
 
+    /// Llm::load ends with a step, as of a model of text on the CPU.
+    bool steps_at_load = true;
+
     /// The engine's settings for the adapter.
     std::string config = "{}";
     bool evicts = false, compresses = false, chats = false, logs = false;
@@ -145,6 +148,10 @@ public:
     /// Llm::reset
     void reset();
     llm_context& context();
+    /// What Llm::load returned.
+    bool is_loaded() const;
+    /// Llm's mBlockSize while a prompt of so many tokens is computed, where the config's chunk is `configured`.
+    int chunk_of(std::size_t tokens, int configured) const;
     /// Llm's mCachedPromptText
     std::string& prompt();
 

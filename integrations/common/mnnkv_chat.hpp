@@ -33,6 +33,9 @@
 
 namespace mnnkv_host {
 
+/// What to do about a file that a save must not go to.
+inline const char* overwrite_hint() { return "; \"kv_overwrite\": true beside kv_save replaces it"; }
+
 /// The keys of commands, for texts.
 inline const char* command_keys() { return "kv_park, kv_save, kv_load and kv_trim_mb"; }
 
@@ -173,6 +176,9 @@ struct chat_state {
         read = read ? from.section("chat.tokens", ids) : read;
         read = read ? from.section("chat.prompt", prompt) : read;
         read = read ? from.section("chat.extra", extra) : read;
+        if (read.code() == MNNKV_NOT_FOUND) {
+            return "the file has no finished save";
+        }
         if (!read) {
             return read.message();
         }
@@ -368,7 +374,7 @@ public:
         return path + (!unread.empty()                      ? " cannot be read: " + unread
                        : files_.find(path) == files_.end() ? " holds another chat"
                                                             : " was saved by another chat since") +
-               "; \"kv_overwrite\": true beside kv_save replaces it";
+               overwrite_hint();
     }
 
 private:

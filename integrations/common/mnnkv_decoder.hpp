@@ -71,19 +71,6 @@ std::string formatted(const char* format, Number number) {
     return text;
 }
 
-/// A JSON string.
-inline std::string json_quoted(const std::string& text) {
-    std::string out = "\"";
-    for (const char c : text) {
-        if (static_cast<unsigned char>(c) < 32) {
-            out += formatted("\\u%04x", static_cast<unsigned>(c));
-        } else {
-            out += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-        }
-    }
-    return out + '"';
-}
-
 /// FNV-1a of tokens: two results with equal ones are of the same tokens.
 class token_hash {
 public:

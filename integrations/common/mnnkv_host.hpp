@@ -70,20 +70,15 @@ public:
         print_warnings(config.json);
     }
 
-    /// Prints what is wrong with the keys of a config that switches nothing on.
-    static void check(const model_config& config) {
-        model_session checked("", config.print);
+    /// Prints what is wrong with the keys of a config that switches nothing on. Returns why it is refused; "" if it is not.
+    static std::string check(const model_config& config) {
+        model_session checked(config.print);
         if (checked.make(config)) {
             checked.read_rotation(config.json);
             checked.print_warnings(config.json);
-        } else {
-            checked.say("off where " + checked.refusal);
         }
+        return checked.refusal;
     }
-
-    /// A model without a session; `why` becomes `refusal`.
-    model_session(const std::string& why, void (*print)(const char* line))
-        : refusal(why), logs(false), print_(print) {}
 
     /// A sentence about a layer, which most texts of the library name themselves.
     static std::string of_layer(std::uint32_t number, const std::string& text) {
@@ -132,6 +127,8 @@ public:
 
 private:
     friend class layer_session;
+
+    explicit model_session(void (*print)(const char* line)) : logs(false), print_(print) {}
 
     /// Makes the session. Returns false, with the reason in `refusal`, where the config is refused.
     bool make(const model_config& config) {

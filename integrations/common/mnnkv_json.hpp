@@ -142,6 +142,21 @@ inline bool json_text(const std::string& value, std::string& text) {
     return high == 0;
 }
 
+/// A JSON string of any text.
+inline std::string json_quoted(const std::string& text) {
+    const char digits[] = "0123456789abcdef";
+    std::string out = "\"";
+    for (const char c : text) {
+        const unsigned code = static_cast<unsigned char>(c);
+        if (code < 32) {
+            out += std::string("\\u00") + digits[code / 16] + digits[code % 16];
+        } else {
+            out += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+        }
+    }
+    return out + '"';
+}
+
 /// A JSON number that is all of `text`, and from 0 to 1e9. The locale of the program has no effect.
 inline bool json_number(const std::string& text, double& number) {
     std::istringstream given(text);

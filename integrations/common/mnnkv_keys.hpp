@@ -26,6 +26,24 @@ inline bool is_key(const std::string& name) {
            std::any_of(std::begin(of_session), std::end(of_session), begins);
 }
 
+/// One sentence for each key that is nearly one of these: with capital letters, hyphens, or without the first underscore.
+inline std::vector<std::string> misspelt_keys(const std::string& json) {
+    std::vector<std::string> faults;
+    for (const auto& member : json_members(json)) {
+        std::string meant;
+        for (const char c : member.first) {
+            meant += c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+        }
+        if (meant.compare(0, 2, "kv") == 0 && meant.compare(0, 3, "kv_") != 0) {
+            meant.insert(2, "_");
+        }
+        if (member.first.compare(0, 3, "kv_") != 0 && is_key(meant)) {
+            faults.push_back(member.first + " is not a key of mnn-kv; did you mean " + meant + "?");
+        }
+    }
+    return faults;
+}
+
 /// One sentence for each key that is unknown, or an adapter's and without effect.
 inline std::vector<std::string> key_faults(const std::string& json) {
     const auto members = json_members(json);

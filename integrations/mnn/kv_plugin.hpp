@@ -55,13 +55,15 @@ public:
         if (!has_cache || meta == nullptr || !meta->plugin) {
             return nullptr;
         }
-        const bool missing = is_missing(*meta->plugin);
-        if (missing ? !meta->plugin->required : is_off(*meta)) {
+        if (!meta->plugin->is_started) {
+            start(*meta, static_cast<std::uint32_t>(std::max(threads, 1)));
+        }
+        if (!meta->plugin->required && !meta->plugin->model && !dumps(*meta->plugin)) {
             return nullptr;
         }
         if (!cache.plugin || !cache.plugin->host_) {
             const bool shared = cache.plugin != nullptr;
-            cache.plugin.reset(new layer(*meta, static_cast<std::uint32_t>(std::max(threads, 1))));
+            cache.plugin.reset(new layer(*meta));
             cache.plugin->shared_ = shared;
         }
         return cache.plugin.get();
@@ -81,11 +83,7 @@ public:
     /// prints the reason: no token is lost, and attention must not run.
     template <class Cache>
     MNN::ErrorCode begin(MNN::KVMeta*& meta, Cache& cache) {
-        if (host_->required && (host_->is_missing || !host_->keeps_tokens())) {
-            return MNN::NOT_SUPPORT;
-        }
-        if (host_->required && !model().session) {
-            model().say_once("off where " + model().refusal);
+        if (host_->required && !host_->model) {
             return MNN::NOT_SUPPORT;
         }
         const mnnkv_host::step_counts counts = counts_of(*meta);
@@ -104,10 +102,9 @@ public:
             is_loaded_ = false;
             const std::string why = objection(*meta, cache);
             on_ = pending_ = why.empty();
+            host_->off->set(this, why);
             if (on_) {
                 model().buffers_changed();
-            } else {
-                model().say_once("off where " + why);
             }
             return on_ || !host_->required ? MNN::NO_ERROR : MNN::NOT_SUPPORT;
         }
@@ -150,8 +147,10 @@ public:
             view_.previous = 0;
             const mnnkv::status begun = steps_->begin_cleared(describe(cache));
             on_ = static_cast<bool>(begun);
-            if (!begun) {
-                model().say_once(std::string("off where a cache is refused: ") + begun.message());
+            if (begun) {
+                check_chunk();
+            } else {
+                host_->off->set(this, std::string("a cache is refused: ") + begun.message());
             }
         }
         if (on_ && kind(cache.mValueQuantMode, cache) == MNNKV_DTYPE_INT8) {
@@ -273,6 +272,7 @@ public:
     ~layer() {
         if (host_) {
             host_->layers.erase(std::remove(host_->layers.begin(), host_->layers.end(), this), host_->layers.end());
+            host_->off->forget(this);
         }
         if (host_ && host_->dump) {
             host_->dump->return_number(dump_number_);
@@ -282,59 +282,84 @@ public:
 private:
     layer() = default;
 
-    layer(MNN::KVMeta& meta, std::uint32_t threads) : host_(meta.plugin) {
-        if (!host_->dump_folder.empty()) {
+    explicit layer(MNN::KVMeta& meta) : host_(meta.plugin) {
+        if (dumps(*host_)) {
             if (!host_->dump) {
                 host_->dump = std::make_shared<mnnkv_host::cache_dump>(host_->dump_folder, &print);
             }
             dump_number_ = host_->dump->take_number();
         }
-        if (!host_->keeps_tokens() || host_->is_missing) {
+        if (host_->model) {
+            steps_.reset(new mnnkv_host::layer_session(model()));
+            take_commands();
+        }
+    }
+
+    /// Loads the library, and makes the session or checks the keys of a config that switches nothing on. What fails is off.
+    static void start(const MNN::KVMeta& meta, std::uint32_t threads) {
+        host& own = *meta.plugin;
+        own.is_started = true;
+        const bool keeps = own.keeps_tokens() && own.off->all().empty();
+        if (!keeps && own.keeps_tokens() && own.dump_folder.empty()) {
             return;
         }
-        if (!host_->model) {
-            host_->model = make_model(*host_, layers_of(meta), threads);
-            mnnkv_host::model_session* made = host_->model.get();
-            if (made->session) {
-                host_->metrics = [made] { return made->metrics(); };
-                host_->trim = [made](std::uint64_t bytes) { return made->session.trim(bytes).message(); };
+        const std::string missing = load_library(own.library);
+        own.has_library = missing.empty();
+        if (!own.has_library) {
+            own.off->set("its library is not loaded: " + missing);
+        } else if (keeps) {
+            const auto made = std::make_shared<mnnkv_host::model_session>(session_config(own, layers_of(meta), threads));
+            if (!made->session) {
+                own.off->set(made->refusal);
+                return;
             }
-        }
-        steps_.reset(new mnnkv_host::layer_session(model()));
-        take_commands();
-    }
-
-    /// MNN is built without the library, and there is none, which the first call prints.
-    static bool is_missing(host& own) {
-#ifdef MNNKV_LOAD
-        if (!own.is_sought) {
-            static std::mutex one_at_a_time;
-            const std::lock_guard<std::mutex> lock(one_at_a_time);
-            const char* why = mnnkv_load(own.library.c_str());
-            own.is_sought = true;
-            own.is_missing = why != nullptr;
-            if (own.is_missing) {
-                MNN_PRINT("mnn-kv: off where its library is not loaded: %s\n", why);
+            own.model = made;
+            mnnkv_host::model_session* const session = made.get();
+            own.metrics = [session] { return session->metrics(); };
+            own.raw_tokens = [session] { return raw_tokens_of(*session); };
+            own.trim = [session](std::uint64_t bytes) { return session->session.trim(bytes).message(); };
+        } else if (!own.keeps_tokens() && (own.dump_folder.empty() || own.required)) {
+            const std::string refusal = mnnkv_host::model_session::check(session_config(own, layers_of(meta), 1));
+            if (!refusal.empty()) {
+                own.off->set(refusal);
             }
-        }
-#endif
-        return own.is_missing;
-    }
-
-    /// The config switches nothing on, and need not. The first call prints what is wrong with its keys.
-    static bool is_off(const MNN::KVMeta& meta) {
-        host& own = *meta.plugin;
-        if (own.keeps_tokens() || (!own.dump_folder.empty() && !own.required)) {
-            return false;
-        }
-        if (!own.is_checked) {
-            own.is_checked = true;
-            mnnkv_host::model_session::check(session_config(own, layers_of(meta), 1));
             if (own.required) {
-                print("mnn-kv: off where kv_required is true, and no key switches mnn-kv on");
+                own.off->set("kv_required is true, and no key switches mnn-kv on");
             }
         }
-        return !own.required;
+    }
+
+    /// Why MNN, which is built without the library, has none, and what to do; "" where there is one.
+    static std::string load_library(const std::string& path) {
+        const char* why = nullptr;
+#ifdef MNNKV_LOAD
+        static std::mutex one_at_a_time;
+        const std::lock_guard<std::mutex> lock(one_at_a_time);
+        why = mnnkv_load(path.c_str());
+#else
+        (void)path;
+#endif
+        return why == nullptr ? ""
+                              : std::string(why) + "; name its file by the key kv_library or the variable MNNKV_LIBRARY, or put it "
+                                                   "beside libMNN (integrations/mnn/README.md, \"Apply and build\")";
+    }
+
+    static bool dumps(const host& own) { return own.has_library && !own.dump_folder.empty(); }
+
+    static std::uint64_t raw_tokens_of(const mnnkv_host::model_session& of) {
+        mnnkv_memory_stats memory = mnnkv::make<mnnkv_memory_stats>();
+        return of.session.memory(memory) ? memory.raw_tokens : 0;
+    }
+
+    /// Says once that a chunk of the config is a large part of its budget.
+    void check_chunk() {
+        const std::uint64_t chunk = host_->chunk, raw = host_->bounds ? raw_tokens_of(model()) : 0;
+        if (raw > 0 && chunk > prompt_chunk::most && chunk > raw / 4) {
+            host_->chunk = 0;
+            model().say("chunk is " + std::to_string(chunk) + ": a prompt exceeds the budget, which holds " + std::to_string(raw) +
+                        " raw tokens, by so many while it is computed; " + std::to_string(prompt_chunk::most) +
+                        " is the default with a budget");
+        }
     }
 
     /// The numbers of a tensor as floats: MNN has them in the backend's type.
@@ -415,15 +440,6 @@ private:
         return {meta.synced, meta.previous, meta.remove, meta.add, meta.reserve, meta.n_reserve};
     }
 
-    static std::shared_ptr<mnnkv_host::model_session> make_model(const host& settings, std::uint32_t layers,
-                                                                 std::uint32_t threads) {
-        const std::string refusal = settings.refusal();
-        if (!refusal.empty()) {
-            return std::make_shared<mnnkv_host::model_session>(refusal, &print);
-        }
-        return std::make_shared<mnnkv_host::model_session>(session_config(settings, layers, threads));
-    }
-
     static std::uint32_t layers_of(const MNN::KVMeta& meta) {
         return static_cast<std::uint32_t>(std::max(meta.layer_nums, 1));
     }
@@ -445,7 +461,9 @@ private:
         config.logs = settings.logs;
         config.restores_heads = by_head;
         config.attends = true;
-        config.also = has_policy ? "" : "; the chat can be parked, saved and loaded";
+        config.also = !has_policy                            ? "; the chat can be parked, saved and loaded"
+                      : settings.bounds && !settings.has_chunk ? "; a prompt beyond the raw tokens is computed 256 tokens at a time"
+                                                               : "";
         config.print = &print;
         return config;
     }
@@ -457,9 +475,6 @@ private:
     /// Why the cache that is about to be made cannot be compressed; "" when it can.
     template <class Cache>
     std::string objection(const MNN::KVMeta& meta, const Cache& cache) const {
-        if (!model().refusal.empty()) {
-            return model().refusal;
-        }
         if (shared_) {
             return "a cache is read by more than one layer";
         }
@@ -489,8 +504,8 @@ private:
     void prepare_dump(const mnnkv_host::step_counts& counts, const MNN::KVMeta& meta, const Cache& cache) {
         if (counts.previous == counts.remove) {
             const std::string why = no_words(meta, cache);
-            dumps_ = why.empty();
-            if (!dumps_) {
+            dumps_ = why.empty() && !host_->is_trial;
+            if (!why.empty()) {
                 host_->dump->say_once("dump off where " + why);
             }
         }

@@ -64,12 +64,17 @@ private:
     std::function<void()> leave_error_;
 };
 
-/// Called by Llm::reset: the Llm has another chat from now on, and answers again after a step that failed.
+/// Called by Llm::reset: the Llm has another chat from now on, and answers again after a step that failed. A step that was no
+/// chat's has not been.
 template <class Context>
 void reset(MNN::KVMeta& meta, Context& context) {
-    if (meta.plugin && meta.plugin->keeps_tokens()) {
+    if (meta.plugin && (meta.plugin->keeps_tokens() || meta.plugin->is_trial)) {
         meta.plugin->known_chats.forget();
         chat::leave_error(context);
+    }
+    if (meta.plugin && meta.plugin->is_trial) {
+        meta.plugin->is_trial = false;
+        meta.previous = meta.remove = 0;
     }
 }
 
@@ -78,10 +83,15 @@ inline bool is_command(const std::string& content) {
     return mnnkv_host::chat_command::read(content).what != mnnkv_host::chat_command::none;
 }
 
-/// The command loads a chat, and no step has made the model's caches yet.
+/// The command loads a chat, and no step has made the model's caches yet: as the other needs_step.
 inline bool needs_step(const std::string& content, const MNN::KVMeta& meta) {
-    return mnnkv_host::chat_command::read(content).what == mnnkv_host::chat_command::load && meta.plugin &&
-           meta.plugin->keeps_tokens() && !meta.plugin->run;
+    host* const own = meta.plugin.get();
+    const bool needs = own != nullptr && own->keeps_tokens() && !own->run && own->off->all().empty() &&
+                       mnnkv_host::chat_command::read(content).what == mnnkv_host::chat_command::load;
+    if (needs) {
+        own->is_trial = true;
+    }
+    return needs;
 }
 
 /// Prints what has no effect in a config that Llm::set_config gets once the model is loaded.
@@ -104,20 +114,19 @@ void check_late_keys(const std::string& content, const Context& context) {
 
 /// Carries a command out, between steps. Returns false, with the reason printed, on failure. {"kv_park": false} may come
 /// from any thread once the model is loaded; it ends a park or save that runs, and does nothing else. kv_trim_mb may come from
-/// any thread once the model has made a step.
+/// any thread once the model has made a step. Where mnn-kv is off no command is carried out.
 /// context: MNN's LlmContext; prompt: the text that its prompt cache compares.
 template <class Context>
 bool command(const std::string& content, MNN::KVMeta& meta, Context& context, std::string& prompt) {
     const mnnkv_host::chat_command given = mnnkv_host::chat_command::read(content);
-    if (given.refusal.empty() && given.what == mnnkv_host::chat_command::interrupt && meta.plugin) {
+    const std::string off = meta.plugin ? meta.plugin->off->all() : std::string();
+    std::string why = given.refusal.empty() && !off.empty() ? "the command is not carried out: off where " + off : given.refusal;
+    if (why.empty() && given.what == mnnkv_host::chat_command::interrupt && meta.plugin) {
         meta.plugin->running->interrupt();
         return true;
     }
-    std::string why = given.refusal;
-    if (why.empty() && given.what == mnnkv_host::chat_command::trim && meta.plugin && meta.plugin->model) {
-        // trim is set with the session.
-        why = meta.plugin->trim ? meta.plugin->trim(static_cast<std::uint64_t>(given.megabytes * 1e6))
-                                : meta.plugin->model->refusal;
+    if (why.empty() && given.what == mnnkv_host::chat_command::trim && meta.plugin && meta.plugin->trim) {
+        why = meta.plugin->trim(static_cast<std::uint64_t>(given.megabytes * 1e6));
         if (!why.empty()) {
             MNN_ERROR("mnn-kv: the budget is not changed: %s\n", why.c_str());
         }
@@ -144,7 +153,7 @@ public:
     bool run(const mnnkv_host::chat_command& what) {
         const bool saves = what.what == mnnkv_host::chat_command::save;
         const bool loads = what.what == mnnkv_host::chat_command::load;
-        std::string why = model_.session ? gap() : model_.refusal;
+        std::string why = gap();
         bool interrupted = false;
         if (why.empty()) {
             of_.running->start(model_.session);
@@ -238,7 +247,7 @@ private:
             why = path + " is of a cache whose INT8 K has another centre: attention_mode must be that of the save";
         }
         if (!why.empty()) {
-            return why;
+            return why.find(path) == std::string::npos ? path + ": " + why : why;
         }
         for (layer* own : of_.layers) {
             mnnkv_cache cache = own->see_();
@@ -253,6 +262,11 @@ private:
         of_.known_chats.forget();
         of_.known_chats.remember(path, file, state);
         chat_.leave_error();
+        mnnkv_memory_stats memory = mnnkv::make<mnnkv_memory_stats>();
+        if (model_.session.memory(memory) && memory.dropped_tokens > 0) {
+            model_.say(path + " is a chat that has dropped tokens to hold its budget: " + std::to_string(memory.dropped_tokens) +
+                       ", over all layers, which the model no longer sees");
+        }
         return std::string();
     }
 
@@ -262,7 +276,8 @@ private:
             return file.open_to_replace(what.path, fingerprint());
         }
         const mnnkv::status opened = file.open_to_save(what.path, fingerprint());
-        return opened ? std::string() : reason(what.path, opened);
+        const bool is_other = opened.code() != MNNKV_BUSY && opened.code() != MNNKV_OUT_OF_MEMORY && opened.code() != MNNKV_IO;
+        return opened ? std::string() : reason(what.path, opened) + (is_other ? mnnkv_host::overwrite_hint() : "");
     }
 
     /// Why a file was not opened.

@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +21,7 @@
 #include "mnnkv_dump.hpp"
 #include "mnnkv_host.hpp"
 #include "mnnkv_json.hpp"
+#include "mnnkv_keys.hpp"
 // MNN is built without the library, which is loaded at run time.
 #ifdef MNNKV_LOAD
 #ifdef KV_PLUGIN_IMPLEMENTATION
@@ -30,6 +34,67 @@ namespace kv_plugin {
 
 class chat;
 class layer;
+
+/// Where mnn-kv does nothing in a model, and why: what its log, metrics and commands say. Any thread.
+class off_state {
+public:
+    /// The whole model, from now on. Each reason is printed once.
+    void set(const std::string& why) {
+        const std::lock_guard<std::mutex> guard(mutex_);
+        model_ = model_.empty() ? why : model_;
+        say(why);
+    }
+
+    /// A cache, from now on. "": it is on.
+    void set(const void* cache, const std::string& why) {
+        const std::lock_guard<std::mutex> guard(mutex_);
+        caches_[cache] = why;
+        say(why);
+    }
+
+    /// There is no such cache any more.
+    void forget(const void* cache) {
+        const std::lock_guard<std::mutex> guard(mutex_);
+        caches_.erase(cache);
+    }
+
+    /// Why the model, or each of its caches, is off; "" where something is on, or nothing is known.
+    std::string all() const {
+        const std::lock_guard<std::mutex> guard(mutex_);
+        for (const auto& cache : caches_) {
+            if (model_.empty() && cache.second.empty()) {
+                return "";
+            }
+        }
+        return first();
+    }
+
+    /// The same where not all of it is.
+    std::string some() const {
+        const std::lock_guard<std::mutex> guard(mutex_);
+        return first();
+    }
+
+private:
+    std::string first() const {
+        std::string why = model_;
+        for (const auto& cache : caches_) {
+            why = why.empty() ? cache.second : why;
+        }
+        return why;
+    }
+
+    void say(const std::string& why) {
+        if (!why.empty() && printed_.insert(why).second) {
+            MNN_PRINT("mnn-kv: off where %s\n", why.c_str());
+        }
+    }
+
+    mutable std::mutex mutex_;
+    std::string model_;
+    std::map<const void*, std::string> caches_;
+    std::set<std::string> printed_;
+};
 
 /// The LLM engine's settings of a model, from before it is loaded.
 struct host {
@@ -48,7 +113,10 @@ struct host {
             chats = chats || (on && key == "kv_chat_enable");
             logs = logs || (on && key == "kv_h2o_log_stats");
             required = required || (key == "kv_required" && value == "true");
-            if (key == "kv_dump_folder") {
+            has_chunk = has_chunk || (key == "chunk" && !is_zero) || key == "chunk_limits";
+            if (key == "chunk" && mnnkv_host::json_number(value, number)) {
+                chunk = static_cast<std::uint64_t>(number);
+            } else if (key == "kv_dump_folder") {
                 (void)mnnkv_host::json_path(value, dump_folder);
             } else if (key == "kv_library") {
                 (void)mnnkv_host::json_path(value, library);
@@ -59,6 +127,9 @@ struct host {
     std::string config;
     /// kv_memory_mb or _bytes, kv_quant, kv_h2o_enable, kv_lossless_enable and kv_chat_enable: with none no session is made.
     bool bounds = false, quantises = false, evicts = false, compresses = false, chats = false;
+    /// MNN's chunk, 0 if it has no number, and whether it has one or chunk_limits.
+    std::uint64_t chunk = 0;
+    bool has_chunk = false;
     /// kv_dump_folder: where K, V and Q of every step are written; "": nowhere.
     std::string dump_folder;
     /// kv_library: the file that is loaded where MNN is built without the library; "": mnnkv_load looks for one.
@@ -72,10 +143,12 @@ struct host {
     /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
     std::string attention_type, attention_mask;
 
-    /// Wrong keys of a config that switches nothing on are printed.
-    bool is_checked = false;
-    /// The library was looked for, and there is none.
-    bool is_sought = false, is_missing = false;
+    /// Llm::load ends with a step, so that what does not work is said there; and a step that is no chat's runs.
+    bool steps_at_load = false, is_trial = false;
+    /// The library was looked for, and is loaded; the session was made, where there can be one.
+    bool is_started = false, has_library = false;
+    /// Made by attach, and the same until the next load.
+    std::shared_ptr<off_state> off;
 
     /// There is to be a session.
     bool keeps_tokens() const { return bounds || quantises || evicts || compresses || chats; }
@@ -88,7 +161,7 @@ struct host {
         return value == "\"\"" || mnnkv_host::json_path(value, path);
     }
 
-    /// Why no session is made for these settings; "" when one can be.
+    /// Why no session is made for these settings; "" when one can be, or a key that needs none is right.
     std::string refusal() const {
         for (const auto& member : mnnkv_host::json_members(config)) {
             const std::string &key = member.first, &value = member.second;
@@ -98,6 +171,9 @@ struct host {
             if (key == "kv_library" && !is_path(value)) {
                 return key + " is " + value + "; the path of a file expected, in UTF-8";
             }
+        }
+        if (!keeps_tokens()) {
+            return std::string();
         }
         if (attention_type != "full") {
             return "attention_type is \"" + attention_type + "\", not \"full\"";
@@ -111,6 +187,8 @@ struct host {
     /// Metrics as mnnkv_session_metrics_json writes them. Empty until attention has run. Set by the side that links
     /// mnn-kv: the engine may be a library of its own, which then needs none of its symbols.
     std::function<std::string()> metrics;
+    /// Tokens that a budget holds raw, as in mnnkv_memory_stats. Empty and set as metrics.
+    std::function<std::uint64_t()> raw_tokens;
     /// As mnnkv_session_trim, from any thread. Returns why not; "" when it is done. Empty and set as metrics.
     std::function<std::string(std::uint64_t bytes)> trim;
     /// Carries a command out; empty until attention has run. Returns false, with the reason printed, on failure.
@@ -135,6 +213,9 @@ inline bool names_keys(const std::string& config) {
 
 /// Called by the engine before its KVMeta goes to the runtime. Replaces earlier settings.
 inline void attach(MNN::KVMeta& meta, const host& settings) {
+    for (const std::string& fault : mnnkv_host::misspelt_keys(settings.config)) {
+        MNN_PRINT("mnn-kv: %s\n", fault.c_str());
+    }
     for (const auto& member : mnnkv_host::json_members(settings.config)) {
         if (member.first == "kv_dump_folder" && !host::is_path(member.second)) {
             MNN_PRINT("mnn-kv: dump off where kv_dump_folder is %s, not a path in UTF-8\n", member.second.c_str());
@@ -146,14 +227,77 @@ inline void attach(MNN::KVMeta& meta, const host& settings) {
     }
     meta.plugin.reset(new host(settings));
     meta.plugin->running = std::make_shared<mnnkv_host::running_command>();
+    meta.plugin->off = std::make_shared<off_state>();
+    const std::string refusal = settings.refusal();
+    if (!refusal.empty()) {
+        meta.plugin->off->set(refusal);
+    }
 }
 
-/// The config's own chunk where it has a budget and none: in a prompt the budget is exceeded by a chunk.
-inline bool wants_chunk(const MNN::KVMeta& meta, int chunk) { return chunk == 0 && meta.plugin && meta.plugin->bounds; }
+/// Called at the end of Llm::load: what mnn-kv can do is known after a step, which the engine is then to make, and to forget by
+/// its reset.
+inline bool needs_step(const MNN::KVMeta& meta) {
+    host* const own = meta.plugin.get();
+    const bool needs = own != nullptr && own->steps_at_load && !own->is_started && own->off->all().empty();
+    if (needs) {
+        own->is_trial = true;
+    }
+    return needs;
+}
 
-/// The model's metrics as JSON; "" when nothing is compressed.
+/// Called after that: the model is not to run without mnn-kv, which is off.
+inline bool is_refused(const MNN::KVMeta& meta) {
+    host* const own = meta.plugin.get();
+    if (own != nullptr && own->steps_at_load && own->keeps_tokens() && !own->is_started && own->off->all().empty()) {
+        own->off->set("no KV cache is MNN's CPU backend's");
+    }
+    return own != nullptr && own->required && !own->off->all().empty();
+}
+
+/// While it lives MNN's chunk is one for the next `tokens` tokens: 256 where it has none, and the budget does not hold the chat
+/// raw. In a prompt a budget is exceeded by a chunk.
+class prompt_chunk {
+public:
+    enum { most = 256 };
+
+    prompt_chunk(const MNN::KVMeta& meta, int& chunk, std::size_t tokens) : chunk_(chunk), engine_(chunk) {
+        if (chunk == 0 && tokens > most && meta.plugin && exceeds(*meta.plugin, meta, tokens)) {
+            chunk = most;
+        }
+    }
+    ~prompt_chunk() { chunk_ = engine_; }
+    prompt_chunk(const prompt_chunk&) = delete;
+    prompt_chunk& operator=(const prompt_chunk&) = delete;
+
+private:
+    static bool exceeds(const host& own, const MNN::KVMeta& meta, std::size_t tokens) {
+        if (!own.bounds || !own.off->all().empty() || (!meta.file_name.empty() && meta.file_flag != MNN::KVMeta::NoChange)) {
+            return false;
+        }
+        std::size_t length = meta.previous - meta.remove + tokens;
+        for (int i = 0; i < meta.n_reserve; ++i) {
+            length += static_cast<std::size_t>(meta.reserve[2 * i + 1]);
+        }
+        return length > (own.raw_tokens ? own.raw_tokens() : 0);
+    }
+
+    int& chunk_;
+    const int engine_;
+};
+
+/// The model's metrics as JSON, with "off" where mnn-kv does nothing, or nothing for a cache; "" when nothing is to be done.
 inline std::string metrics(const MNN::KVMeta& meta) {
-    return meta.plugin && meta.plugin->metrics ? meta.plugin->metrics() : std::string();
+    if (!meta.plugin) {
+        return std::string();
+    }
+    const host& own = *meta.plugin;
+    const std::string all = own.off->all(), some = own.off->some();
+    const std::string off = "{\"off\":" + mnnkv_host::json_quoted(some);
+    if (!all.empty()) {
+        return off + ",\"memory\":{\"state\":\"off\"}}";
+    }
+    const std::string text = own.metrics ? own.metrics() : std::string();
+    return text.empty() || some.empty() ? text : off + "," + text.substr(1);
 }
 
 /// MNN's code of a failure.
