@@ -235,6 +235,10 @@ TEST_F(MnnChat, HasAFunctionForEachCommand) {
     EXPECT_EQ(std::remove(path.c_str()), 0);
     EXPECT_FALSE(mnnkv_mnn::load_chat(llm, path));
     EXPECT_FALSE(mnnkv_mnn::park(llm, 10));
+    support::chat refused(configured(settings(), R"("kv_memory_mb": {"}": "\\"})"));
+    program off{refused};
+    EXPECT_EQ(mnnkv_mnn::metrics(off), refused.host().metrics());
+    EXPECT_NE(mnnkv_mnn::metrics(off).find("\"state\":\"off\""), std::string::npos);
     EXPECT_NE(lines(mnn_stub::take_log()).find("kv_park is 10"), std::string::npos);
 }
 

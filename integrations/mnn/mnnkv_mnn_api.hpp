@@ -65,15 +65,22 @@ bool trim(Llm& llm, double megabytes) {
     return llm.set_config(text.str());
 }
 
-/// The metrics as a JSON object; "" where mnn-kv does nothing.
+/// The metrics as a JSON object, {"off": REASON, ...} where mnn-kv does nothing; "" where it is to do nothing.
 template <class Llm>
 std::string metrics(Llm& llm) {
     const std::string config = llm.dump_config(), name = "\"kv_metrics\":";
     const std::size_t at = config.find(name), from = at == std::string::npos ? at : config.find('{', at);
-    // No text in the metrics has braces.
     int depth = 0;
+    bool quoted = false;
     for (std::size_t end = from; end < config.size(); ++end) {
-        depth += config[end] == '{' ? 1 : config[end] == '}' ? -1 : 0;
+        const char c = config[end];
+        if (quoted) {
+            end += c == '\\' ? 1 : 0;
+            quoted = c != '"';
+            continue;
+        }
+        quoted = c == '"';
+        depth += c == '{' ? 1 : c == '}' ? -1 : 0;
         if (depth == 0) {
             return config.substr(from, end + 1 - from);
         }
