@@ -35,7 +35,7 @@ MAKEFLAGS += --no-print-directory
         setup lint dist dist-binaries packages reproducible sanitize-rust sanitize-cpp mutants clean
 
 help:
-	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
+	@echo "make demo     build the library and a C++ host, run it on a long chat with and without mnn-kv"
 	@echo "make test     every test: Rust, C, C++"
 	@echo "make test-aarch64"
 	@echo "              the same for aarch64 under qemu, on Debian with another CPU"
@@ -76,7 +76,7 @@ demo:
 	@"$(SETUP)" demo
 	@$(CONFIGURE)
 	@$(COMPILE) --target mnnkv_demo
-	@"$(BUILD)/bin/mnnkv_demo"
+	@cd "$(BUILD)" && bin/mnnkv_demo
 
 test:
 	@"$(SETUP)" test
@@ -130,7 +130,7 @@ sanitize-cpp:
 	    (cd "$(BUILD)/$$kind" && export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/thread_sanitizer.supp" && \
 	     bin/mnnkv_suites --gtest_brief=1 "--gtest_filter=-$$skipped" && bin/mnnkv_model_suites --gtest_brief=1 && \
 	     bin/mnnkv_mnn_suites --gtest_brief=1 && \
-	     bin/mnnkv_pure_c_shared && bin/mnnkv_demo arm64-fp16 4 && bin/mnnkv_kill 20) || exit 1; \
+	     bin/mnnkv_pure_c_shared && bin/mnnkv_demo 2048 && bin/mnnkv_kill 20) || exit 1; \
 	done
 
 # As many seconds for each target; two run at a time.

@@ -1,11 +1,12 @@
 // Flash attention of one new token over a packed f16 cache, tile by tile with a running maximum and sum. Plain loops
-// that compilers vectorise, compiled a second time for AVX2 where the CPU may have it. An engine has this in assembly.
+// that compilers vectorise, compiled again for AVX2 and AVX-512 where the CPU may have them. An engine has this in assembly.
 
 #ifndef MNNKV_DEMO_ATTENTION_HPP
 #define MNNKV_DEMO_ATTENTION_HPP
 
 #include "packed_cache.hpp"
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -47,6 +48,15 @@ DEMO_INLINE float widen(half h) {
     return value * 5.192296858534828e33f;  // 2^112
 }
 
+/// The nearest binary16 of a float below 65,504.
+inline half narrow(float value) {
+    const float scaled = std::fabs(value) * 1.925929944387236e-34f;  // 2^-112
+    std::uint32_t bits;
+    std::memcpy(&bits, &scaled, sizeof bits);
+    bits += 0x0fffu + (bits >> 13 & 1u);
+    return static_cast<half>((std::signbit(value) ? 0x8000u : 0u) | bits >> 13);
+}
+
 /// e^x for x <= 0, to about 1e-6.
 DEMO_INLINE float exponential(float x) {
     x = x < -87.0f ? -87.0f : x;
@@ -60,35 +70,29 @@ DEMO_INLINE float exponential(float x) {
     return power * (1 + r * (1 + r * (0.5f + r * (0.16666667f + r * (0.041666667f + r * 0.0083333333f)))));
 }
 
-/// Unpacks [rows/LP][HP][LP] halves to [rows][HP] floats.
-template <int LP, int HP>
-DEMO_INLINE void unpack(const half* from, std::uint32_t rows, float* to) {
-    for (std::uint32_t group = 0; group < rows; group += LP, from += LP * HP) {
-        for (int j = 0; j < LP; ++j, to += HP) {
-            for (int i = 0; i < HP; ++i) {
-                to[i] = widen(from[i * LP + j]);
-            }
-        }
+/// As floats, which loops read several times.
+DEMO_INLINE void widen(const half* from, std::uint32_t count, float* to) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+        to[i] = widen(from[i]);
     }
 }
 
 /// sums[i] += weights[r] * rows[r][i], over all rows.
-template <int HP>
 DEMO_INLINE void add_rows(const float* weights, const float* rows, std::uint32_t count, float* sums) {
     std::uint32_t r = 0;
     for (; r + 8 <= count; r += 8) {
         const float* w = weights + r;
-        const float* x = rows + std::size_t(r) * HP;
-        for (int i = 0; i < HP; ++i) {
-            const float a = w[0] * x[i] + w[1] * x[HP + i], b = w[2] * x[2 * HP + i] + w[3] * x[3 * HP + i];
-            const float c = w[4] * x[4 * HP + i] + w[5] * x[5 * HP + i];
-            const float d = w[6] * x[6 * HP + i] + w[7] * x[7 * HP + i];
+        const float* x = rows + std::size_t(r) * pack;
+        for (int i = 0; i < pack; ++i) {
+            const float a = w[0] * x[i] + w[1] * x[pack + i], b = w[2] * x[2 * pack + i] + w[3] * x[3 * pack + i];
+            const float c = w[4] * x[4 * pack + i] + w[5] * x[5 * pack + i];
+            const float d = w[6] * x[6 * pack + i] + w[7] * x[7 * pack + i];
             sums[i] += (a + b) + (c + d);
         }
     }
     for (; r < count; ++r) {
-        for (int i = 0; i < HP; ++i) {
-            sums[i] += weights[r] * rows[std::size_t(r) * HP + i];
+        for (int i = 0; i < pack; ++i) {
+            sums[i] += weights[r] * rows[std::size_t(r) * pack + i];
         }
     }
 }
@@ -128,16 +132,15 @@ DEMO_INLINE void softmax(float* tile, std::uint32_t tokens, float& maximum, floa
 }
 
 /// One tile of all heads of the group: Q K^T, softmax, P V.
-template <int LP, int HP>
 DEMO_INLINE void tile(HeadGroup& group, const half* key, const half* value, std::uint32_t tokens) {
     const std::uint32_t dims = group.dims;
-    group.lanes.resize(std::size_t(HP) * (dims > flash_block ? dims : flash_block));
+    group.lanes.resize(std::size_t(pack) * (dims > flash_block ? dims : flash_block));
     float* lanes = group.lanes.data();
     std::memset(group.tile.data(), 0, group.tile.size() * sizeof(float));
-    for (std::uint32_t t = 0; t < tokens; t += HP) {
-        unpack<LP, HP>(key + std::size_t(t) * dims, dims, lanes);
+    for (std::uint32_t t = 0; t < tokens; t += pack) {
+        widen(key + std::size_t(t) * dims, dims * pack, lanes);
         for (std::uint32_t h = 0; h < group.count; ++h) {
-            add_rows<HP>(group.queries + h * dims, lanes, dims, &group.tile[h * flash_block + t]);
+            add_rows(group.queries + h * dims, lanes, dims, &group.tile[h * flash_block + t]);
         }
     }
     for (std::uint32_t h = 0; h < group.count; ++h) {
@@ -146,30 +149,35 @@ DEMO_INLINE void tile(HeadGroup& group, const half* key, const half* value, std:
             group.out[h * dims + d] *= group.update_scale[h];
         }
     }
-    for (std::uint32_t d = 0; d < dims; d += HP) {
-        unpack<LP, HP>(value + std::size_t(d) * flash_block, (tokens + LP - 1) / LP * LP, lanes);
+    for (std::uint32_t d = 0; d < dims; d += pack) {
+        widen(value + std::size_t(d) * flash_block, tokens * pack, lanes);
         for (std::uint32_t h = 0; h < group.count; ++h) {
-            add_rows<HP>(&group.tile[h * flash_block], lanes, tokens, group.out + h * dims + d);
+            add_rows(&group.tile[h * flash_block], lanes, tokens, group.out + h * dims + d);
         }
     }
 }
 
-inline void any_cpu(HeadGroup& group, const half* key, const half* value, std::uint32_t tokens, std::uint32_t h_pack) {
-    h_pack == 64   ? tile<2, 64>(group, key, value, tokens)
-    : h_pack == 16 ? tile<1, 16>(group, key, value, tokens)
-                   : tile<1, 8>(group, key, value, tokens);
+inline void any_cpu(HeadGroup& group, const half* key, const half* value, std::uint32_t tokens) {
+    tile(group, key, value, tokens);
 }
 
-using Function = void (*)(HeadGroup&, const half*, const half*, std::uint32_t, std::uint32_t);
+using Function = void (*)(HeadGroup&, const half*, const half*, std::uint32_t);
 
 #if defined(__GNUC__) && defined(__x86_64__)
 __attribute__((target("avx2,fma"))) inline void avx2(HeadGroup& group, const half* key, const half* value,
-                                                     std::uint32_t tokens, std::uint32_t h_pack) {
-    h_pack == 64   ? tile<2, 64>(group, key, value, tokens)
-    : h_pack == 16 ? tile<1, 16>(group, key, value, tokens)
-                   : tile<1, 8>(group, key, value, tokens);
+                                                     std::uint32_t tokens) {
+    tile(group, key, value, tokens);
 }
-inline Function best() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? avx2 : any_cpu; }
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))) inline void avx512(
+    HeadGroup& group, const half* key, const half* value, std::uint32_t tokens) {
+    tile(group, key, value, tokens);
+}
+inline Function best() {
+    const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return has_avx2 ? has_avx512 ? avx512 : avx2 : any_cpu;
+}
 #else
 inline Function best() { return any_cpu; }
 #endif
@@ -177,7 +185,7 @@ inline Function best() { return any_cpu; }
 }  // namespace kernel
 
 /// Attention of a KV head's query heads over all tokens of the cache, whose K and V of that head are at `key` and
-/// `value`. Calls see(tile) after each tile with the softmax values of all heads, as rows. Head dims must be whole lanes of the packing.
+/// `value`. Calls see(tile) after each tile with the softmax values of all heads, as rows. Head dims must be whole packs.
 template <class See>
 void attend(const PackedCache& cache, const half* key, const half* value, HeadGroup& group, See&& see) {
     static const kernel::Function kernel = kernel::best();
@@ -185,7 +193,7 @@ void attend(const PackedCache& cache, const half* key, const half* value, HeadGr
     for (std::uint32_t begin = 0; begin < length; begin += flash_block) {
         const std::uint32_t tokens = length - begin < flash_block ? length - begin : flash_block;
         const std::size_t at = std::size_t(begin) * group.dims;
-        kernel(group, key + at, value + at, tokens, cache.layout().h_pack);
+        kernel(group, key + at, value + at, tokens);
         mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
         tile.dtype = MNNKV_DTYPE_F32;
         tile.pack = flash_block;  // rows are as far apart, also in the last tile

@@ -11,25 +11,17 @@ namespace demo {
 /// Bits of a binary16.
 using half = std::uint16_t;
 
-struct PackMode {
-    const char* name;
-    oracle::pack_mode packs;
-};
-
-/// MNN's packings of an f16 cache.
-const PackMode pack_modes[] = {
-    {"arm64-fp16", oracle::pack_modes[7]},
-    {"arm32-fp16", oracle::pack_modes[8]},
-    {"sme2-fp16", oracle::pack_modes[14]},
-};
+/// Tokens of K, or channels of V, that MNN's packing of an f16 cache on Arm64 has side by side.
+const int pack = 16;
 
 /// Tokens per value block, and per tile of attention.
 const std::uint32_t flash_block = 64;
 
 class PackedCache {
 public:
-    PackedCache(const PackMode& mode, std::uint32_t heads, std::uint32_t dims, std::uint32_t max_tokens)
-        : packing_(oracle::make_layout(mode.packs, heads, dims, max_tokens, flash_block)),
+    PackedCache(std::uint32_t heads, std::uint32_t dims, std::uint32_t max_tokens)
+        : packing_(oracle::make_layout({"arm64_fp16", MNNKV_DTYPE_F16, 12, 1, pack}, heads, dims, max_tokens,
+                                       flash_block)),
           key_(packing_.key_bytes()),
           value_(packing_.value_bytes()) {}
 

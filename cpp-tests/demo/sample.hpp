@@ -17,10 +17,6 @@ struct Sample {
     static constexpr std::uint32_t heads = 2;
     static constexpr std::uint32_t tokens = 1088;
     static constexpr std::uint32_t dims = 64;
-    static constexpr std::uint32_t query_heads = 4;
-    static constexpr std::uint32_t prompt = 1024;
-    static constexpr std::uint32_t steps = tokens - prompt;
-    static constexpr std::uint32_t token_bytes = 2 * heads * dims * sizeof(half);  // K and V of one layer
 
     std::vector<half> key[layers];    // [head][token][dim]
     std::vector<half> value[layers];  // [head][token][dim]

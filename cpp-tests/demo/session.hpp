@@ -28,13 +28,14 @@ public:
             options.config_json = config.data();
             options.config_len = config.size();
             options.restores_heads = by_head ? 1 : 0;
+            options.attends = 1;  // it calls attend where the session asks for it
             require(session_.create(options), "session");
         }
     }
 
     bool on() const { return static_cast<bool>(session_); }
 
-    /// Before new tokens are appended: evicts planned tokens.
+    /// Before new tokens are appended: tokens leave the cache, as the config asks.
     void begin(std::uint32_t layer, PackedCache& cache) {
         if (on()) {
             mnnkv_cache view = cache.view();
@@ -44,7 +45,24 @@ public:
         }
     }
 
-    /// Before attention reads a KV head: where all of it is.
+    /// True where attend takes the place of the host's attention: some tokens of the open layer are not in its cache.
+    bool attends(std::uint32_t layer) const { return session_.attends(layer); }
+
+    /// The attention of the newest token, which is in the cache, over the whole chat: [query head][dim]. Queries have
+    /// their scale.
+    void attend(std::uint32_t layer, const PackedCache& cache, std::uint32_t heads, const float* queries, float* out) {
+        mnnkv_attend step = mnnkv::make<mnnkv_attend>();
+        step.dtype = MNNKV_DTYPE_F32;
+        step.heads = heads;
+        step.rows = 1;
+        step.head_dim = cache.layout().head_dim;
+        step.scale = 1;
+        step.queries = queries;
+        step.output = out;
+        require(session_.attend(layer, 0, 1, cache.view(), step), "attend");  // part 0 of 1: the only thread
+    }
+
+    /// Before the host's attention reads a KV head: where all of it is.
     void head(std::uint32_t layer, const PackedCache& cache, std::uint32_t head, const half*& key,
               const half*& value) {
         const void *k = cache.key(head), *v = cache.value(head);
@@ -77,12 +95,20 @@ public:
         }
     }
 
-    /// After attention: plans the next eviction, compresses cold tokens.
+    /// After attention.
     void end(std::uint32_t layer, PackedCache& cache, std::uint32_t heads, std::uint32_t queries) {
         if (on()) {
             mnnkv_cache view = cache.view();
             require(session_.end(layer, heads, queries, view), "end");
         }
+    }
+
+    mnnkv_memory_stats memory() const {
+        mnnkv_memory_stats stats = mnnkv::make<mnnkv_memory_stats>();
+        if (on()) {
+            require(session_.memory(stats), "memory");
+        }
+        return stats;
     }
 
     mnnkv_metrics metrics() const {
@@ -91,6 +117,15 @@ public:
             require(session_.metrics(metrics), "metrics");
         }
         return metrics;
+    }
+
+    /// What the config does, one line.
+    std::string outlook() const {
+        std::string text;
+        if (on()) {
+            require(session_.outlook(text), "outlook");
+        }
+        return text;
     }
 
     /// The tokens of the chat that a layer of `length` tokens holds: pairs (first, count).

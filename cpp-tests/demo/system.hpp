@@ -64,17 +64,17 @@ private:
     std::size_t bytes_ = 0;
 };
 
-/// Resident bytes of this process by the system's count; 0 where there is none.
+/// Private resident bytes of this process by the system's count, without code and other files; 0 where there is none.
 inline std::size_t resident_bytes() {
-    unsigned long long pages = 0;
+    unsigned long long pages = 0, shared = 0;
 #if defined(__linux__)
     if (std::FILE* statm = std::fopen("/proc/self/statm", "r")) {
-        if (std::fscanf(statm, "%*u %llu", &pages) != 1) {
-            pages = 0;
+        if (std::fscanf(statm, "%*u %llu %llu", &pages, &shared) != 2) {
+            pages = shared = 0;
         }
         std::fclose(statm);
     }
-    pages *= static_cast<unsigned long long>(sysconf(_SC_PAGESIZE));
+    pages = (pages - shared) * static_cast<unsigned long long>(sysconf(_SC_PAGESIZE));
 #endif
     return static_cast<std::size_t>(pages);
 }

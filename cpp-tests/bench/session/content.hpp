@@ -66,7 +66,7 @@ public:
 
     Caches(const Content& content, std::uint32_t layers, std::uint32_t max_tokens) : content_(content) {
         for (std::uint32_t l = 0; l < layers; ++l) {
-            caches_.push_back(PackedCache(pack_modes[0], kv_heads, Content::dims, max_tokens));
+            caches_.push_back(PackedCache(kv_heads, Content::dims, max_tokens));
             logical_.push_back(0);
         }
     }
