@@ -37,7 +37,7 @@ pub struct Shape {
 pub enum Unfit {
     /// A number is not finite, or too large for f16.
     Range,
-    /// Codes would be too far from the numbers.
+    /// Codes would be too far from the numbers, or take no less than these.
     Error,
 }
 
@@ -91,11 +91,6 @@ impl Shape {
         self.key_lines() + self.key_scale_lines() + self.value_lines() + self.value_scale_lines()
     }
 
-    /// Most channels in 16 bits: a block with more takes no less than its tokens in f16.
-    pub fn most_wide(self) -> usize {
-        self.dims * 3 / 4
-    }
-
     /// The lines that any head has, and those of its channels in 16 bits.
     pub(super) fn parts(self, lines: &[Line]) -> (&[Line], &[Line]) {
         lines.split_at(self.head_lines())
@@ -131,14 +126,14 @@ impl Codes {
             return Ok(());
         }
         if !len.is_multiple_of(size_of::<Line>())
-            || extra > shape.most_wide() * WIDE_LINES
+            || extra > shape.dims * WIDE_LINES
             || !extra.is_multiple_of(WIDE_LINES)
         {
             bail!(
                 Corrupt,
                 "a head of a quantised block has {len} bytes; {} and up to {} times {} more expected",
                 head * size_of::<Line>(),
-                shape.most_wide(),
+                shape.dims,
                 size_of::<Wide>()
             );
         }
@@ -194,6 +189,11 @@ impl Block {
         Ok(&mut self.0)
     }
 
+    /// Bytes of the codes of all heads.
+    pub fn code_bytes(&self) -> usize {
+        self.0.iter().map(|codes| codes.bytes().len()).sum()
+    }
+
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         let lines: usize = self.0.iter().map(|codes| codes.0.capacity()).sum();
@@ -212,7 +212,7 @@ impl Block {
         for (head, codes) in self.heads_mut(heads)?.iter_mut().enumerate() {
             let count = BLOCK * shape.dims;
             read(head, memory::at_least(&mut work.keys, count)?, memory::at_least(&mut work.values, count)?)?;
-            memory::cleared(&mut work.wide, shape.most_wide() * WIDE_LINES)?;
+            memory::cleared(&mut work.wide, shape.dims * WIDE_LINES)?;
             codes.clear(shape.head_lines())?;
             if let Err(unfit) = encode_head(shape, work, &mut codes.0)? {
                 return Ok(Err(unfit));
@@ -249,7 +249,7 @@ fn encode_head(shape: Shape, work: &mut EncodeWork, lines: &mut [Line]) -> Resul
     let (scales, mids) = shorts_mut(key_scales).as_flattened_mut().split_at_mut(shape.lanes() * LANES);
     let EncodeWork { keys, values, padded, wide } = work;
     let rows = whole_rows(keys, shape.dims, LANES, padded)?;
-    if let Err(unfit) = encode_keys(shape, rows, key_lines, scales, mids, wide) {
+    if let Err(unfit) = encode_keys(shape.dims, rows, key_lines, scales, mids, wide) {
         return Ok(Err(unfit));
     }
     let (scales, mids) = shorts_mut(value_scales).as_flattened_mut().split_at_mut(shape.groups() * BLOCK);
@@ -289,14 +289,14 @@ fn whole_rows<'a>(rows: &'a [f32], dims: usize, width: usize, padded: &'a mut Ve
 
 /// Encodes K of rows in whole lanes.
 fn encode_keys(
-    shape: Shape,
+    dims: usize,
     rows: &[f32],
     lines: &mut [Line],
     scales: &mut [[u8; 2]],
     mids: &mut [[u8; 2]],
     wide: &mut Vec<Line>,
 ) -> std::result::Result<(), Unfit> {
-    let (kernels, dims, stride) = (arch::attend_kernels(), shape.dims, rows.len() / BLOCK);
+    let (kernels, stride) = (arch::attend_kernels(), rows.len() / BLOCK);
     let [mut low, mut high, mut size, mut inverse, mut middle] = [[0.0f32; MOST_DIMS]; 5];
     let mut ranges = KeyRanges { low: &mut low[..stride], high: &mut high[..stride], size: &mut size[..stride] };
     if !(kernels.key_ranges)(rows, &mut ranges) {
@@ -314,7 +314,7 @@ fn encode_keys(
         if is_far(scale) {
             scale = f16::ZERO;
             let wide_scale = at_least(half / WIDE_CODES).ok_or(Unfit::Range)?;
-            if is_far(wide_scale) || wide.len() == shape.most_wide() * WIDE_LINES {
+            if is_far(wide_scale) {
                 return Err(Unfit::Error);
             }
             let keys = rows.iter().skip(channel).step_by(stride).map(|x| x - middle[channel]);

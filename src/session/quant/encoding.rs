@@ -44,6 +44,8 @@ impl Encoding {
             widen(value_type, Endian::Native, value, values);
             Ok(())
         })?;
-        Ok(fit.map(|()| &*block))
+        // With many channels in 16 bits.
+        let is_less = block.code_bytes() < rows.key_bytes(BLOCK) + rows.value_bytes(BLOCK);
+        Ok(fit.and(if is_less { Ok(&*block) } else { Err(Unfit::Error) }))
     }
 }

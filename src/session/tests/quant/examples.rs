@@ -120,6 +120,24 @@ fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
     let metrics = chat.session.metrics(None).unwrap();
     assert_eq!((metrics.quant_tokens, metrics.quant_unfit_block_count, chat.kv_len), (0.0, 2.0, 300));
     assert!(chat.session.warnings().unwrap().contains("layer 0 (1 in all) stays raw until its reset"));
+
+    // One token of each block is far from the others in all channels of K, which have 16 bits then: half of f32, and more
+    // than f16.
+    for (dtype, tokens) in [(Dtype::F32, 4.0 * 64.0), (Dtype::F16, 0.0)] {
+        let mut chat = Chat::new(dtype, false, Mode::Always, 0, Random::new(9));
+        chat.begin();
+        chat.move_cache(400);
+        chat.append(300);
+        let mut large = layout_rows(&chat.layout, &chat.key, &chat.value, 300);
+        let mut row = vec![0; DIMS * dtype.bytes()];
+        narrow(dtype, Endian::Native, &[300.0; DIMS], &mut row);
+        large.0.chunks_exact_mut(row.len()).step_by(50).for_each(|token| token.copy_from_slice(&row));
+        let range = chat.layout.range(0, 300).unwrap();
+        scatter(&mut chat.cache(), range, &large.0, &large.1).unwrap();
+        chat.end(0);
+        chat.begin();
+        assert_eq!(chat.session.metrics(None).unwrap().quant_tokens, tokens, "{dtype:?}");
+    }
 }
 
 #[test]
