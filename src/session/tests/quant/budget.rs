@@ -439,11 +439,20 @@ fn blocks_in_memory_are_written_anew_once_the_file_is_found_damaged() {
     let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
     chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
     fill_file(&mut chat);
+    // Steps of one row read blocks that stay in memory.
+    chat.mode = Mode::Drops;
+    (0..60).for_each(|_| chat.step(1));
+    let with_copies = |chat: &Chat| {
+        let state = chat.session.state().unwrap();
+        let blocks = state.layers[0].quant.as_ref().unwrap().blocks();
+        let cells = blocks.list().iter().flat_map(|placed| &placed.cells);
+        cells.filter(|cell| cell.is_here() && cell.offloaded.is_some()).count()
+    };
+    assert!(with_copies(&chat) > 0);
     let len = std::fs::metadata(&path).unwrap().len();
     std::fs::write(&path, vec![0xA5; len as usize]).unwrap();
     // A step of many rows reads all blocks that are in the file alone, and finds the damage.
     let read_all = |chat: &mut Chat| {
-        chat.mode = Mode::Drops;
         chat.move_cache(20);
         chat.begin();
         chat.append(20);
