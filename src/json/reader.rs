@@ -17,11 +17,24 @@ pub struct Reader<'a> {
     text: &'a [u8],
     at: usize,
     depth: u32,
+    /// Whether NaN and Infinity are numbers.
+    python: bool,
+}
+
+/// The text behind a byte order mark, which editors on Windows write.
+pub fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
 impl<'a> Reader<'a> {
+    /// Reads a text, with a byte order mark before it or none.
     pub fn new(text: &'a [u8]) -> Self {
-        Reader { text, at: 0, depth: 0 }
+        Reader { text: without_mark(text), at: 0, depth: 0, python: false }
+    }
+
+    /// As [`Reader::new`]; NaN, Infinity and -Infinity are numbers, as Python writes them.
+    pub fn python(text: &'a [u8]) -> Self {
+        Reader { python: true, ..Reader::new(text) }
     }
 
     /// The first byte of the next value, which tells its type.
@@ -111,6 +124,13 @@ impl<'a> Reader<'a> {
         self.next_mark();
         let begin = self.at;
         let negative = self.eat(b'-');
+        if self.python {
+            let words = [(&b"NaN"[..], f64::NAN), (b"Infinity", f64::INFINITY)];
+            if let Some((word, value)) = words.into_iter().find(|(word, _)| self.text[self.at..].starts_with(word)) {
+                self.at += word.len();
+                return Ok(Number::Float(if negative { -value } else { value }));
+            }
+        }
         match self.text.get(self.at) {
             Some(b'0') => self.at += 1,
             Some(b'1'..=b'9') => self.digits(),
@@ -160,6 +180,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Whether a value that begins so is a number.
+    pub(super) fn begins_number(&self, mark: u8) -> bool {
+        matches!(mark, b'-' | b'0'..=b'9') || self.python && matches!(mark, b'N' | b'I')
+    }
+
     /// Reads `true` or `false`.
     pub fn flag(&mut self) -> Result<bool> {
         let flag = self.peek()? == b't';
@@ -181,7 +206,7 @@ impl<'a> Reader<'a> {
             b'"' => self.string(false).map(drop),
             b't' | b'f' => self.flag().map(drop),
             b'n' => self.null(),
-            b'-' | b'0'..=b'9' => self.number().map(drop),
+            mark if self.begins_number(mark) => self.number().map(drop),
             _ => Err(self.no_value()),
         }
     }

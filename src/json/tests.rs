@@ -172,6 +172,33 @@ fn text_without_escapes_is_not_copied() {
 }
 
 #[test]
+fn a_byte_order_mark_before_the_text_is_passed_over() {
+    assert_eq!(Json::parse(b"\xef\xbb\xbf{}"), Json::parse(b"{}"));
+    assert!(Json::parse(b"{}\xef\xbb\xbf").is_err());
+    assert!(Json::parse(b"\xef\xbb\xbf\xef\xbb\xbf{}").is_err());
+}
+
+#[test]
+fn what_python_adds_to_numbers_is_read_where_it_is_asked_for() {
+    let text = b"[NaN, Infinity, -Infinity, 1]";
+    assert!(Json::parse(text).is_err());
+    let Ok(Json::List(values)) = Json::python(text) else { panic!() };
+    let shown: Vec<String> = values.iter().map(Json::to_string).collect();
+    assert_eq!(shown, ["NaN", "Infinity", "-Infinity", "1"]);
+    assert!(values[..3].iter().all(|value| value.number().unwrap().whole().is_none()));
+    for bad in ["Nan", "infinity", "+Infinity", "-", "Infinit", "NaN1"] {
+        assert!(Json::python(bad.as_bytes()).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn numbers_in_messages_have_few_digits() {
+    let shown = [0.0, 0.5, 1e-5, 1e-300, 1e300, 2.5e16, 123456.0, f64::MAX].map(|number| Brief(number).to_string());
+    assert_eq!(shown, ["0", "0.5", "0.00001", "1e-300", "1e300", "2.5e16", "123456", "1.7976931348623157e308"]);
+    assert_eq!(Brief(1e-30f32).to_string(), "1e-30");
+}
+
+#[test]
 fn lists_can_be_checked_and_left_out() {
     let json = Json::without_lists(br#"{"a": [1, {"b": [2]}], "c": {"d": [3]}}"#).unwrap();
     assert_eq!(json.get("a"), Some(&Json::List(Vec::new())));

@@ -23,23 +23,27 @@ pub enum Number {
     Unsigned(u64),
     /// Below 0.
     Negative(i64),
-    /// Any number that is neither, rounded to nearest; never infinite.
+    /// Any number that is neither, rounded to nearest; finite except in [`Json::python`].
     Float(f64),
 }
 
 impl<'a> Json<'a> {
     /// Reads a whole document. CORRUPT: a sentence with line and column.
     pub fn parse(text: &'a [u8]) -> Result<Json<'a>> {
-        Json::document(text, true)
+        Json::document(Reader::new(text), true)
+    }
+
+    /// As [`Json::parse`]; numbers may be NaN, Infinity and -Infinity, as Python writes them.
+    pub fn python(text: &'a [u8]) -> Result<Json<'a>> {
+        Json::document(Reader::python(text), true)
     }
 
     /// As [`Json::parse`]; lists are checked, and empty.
     pub fn without_lists(text: &'a [u8]) -> Result<Json<'a>> {
-        Json::document(text, false)
+        Json::document(Reader::new(text), false)
     }
 
-    fn document(text: &'a [u8], lists: bool) -> Result<Json<'a>> {
-        let mut reader = Reader::new(text);
+    fn document(mut reader: Reader<'a>, lists: bool) -> Result<Json<'a>> {
         let value = Json::read(&mut reader, lists)?;
         reader.end()?;
         Ok(value)
@@ -62,7 +66,7 @@ impl<'a> Json<'a> {
             }
             b'"' => Json::Text(reader.text()?),
             b't' | b'f' => Json::Bool(reader.flag()?),
-            b'-' | b'0'..=b'9' => Json::Number(reader.number()?),
+            mark if reader.begins_number(mark) => Json::Number(reader.number()?),
             b'n' => {
                 reader.null()?;
                 Json::Null
@@ -164,7 +168,23 @@ impl fmt::Display for Number {
         match self {
             Number::Unsigned(value) => value.fmt(f),
             Number::Negative(value) => value.fmt(f),
+            Number::Float(value) if value.is_infinite() => {
+                f.write_str(if *value < 0.0 { "-Infinity" } else { "Infinity" })
+            }
             Number::Float(value) => fmt::Debug::fmt(value, f),
+        }
+    }
+}
+
+/// A number with a fraction in few digits: as it is, or with an exponent where `Display` has up to 300 digits.
+pub struct Brief<T>(pub T);
+
+impl<T: Copy + Into<f64> + fmt::Display + fmt::LowerExp> fmt::Display for Brief<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size: f64 = self.0.into().abs();
+        match size.is_finite() && size != 0.0 && !(1e-5..1e16).contains(&size) {
+            true => fmt::LowerExp::fmt(&self.0, f),
+            false => fmt::Display::fmt(&self.0, f),
         }
     }
 }

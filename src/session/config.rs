@@ -8,7 +8,7 @@ mod warnings;
 
 use crate::gear::{Effort, Format};
 use crate::h2o::Aggregation;
-use crate::json::Json;
+use crate::json::{Brief, Json};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 use keys::{Object, Scope, Values, name};
@@ -269,8 +269,7 @@ fn object<'a>(json: &'a [u8], name: &str) -> Result<Object<'a>> {
             bail!(InvalidArgument, "{name} is not UTF-8: byte {} begins no character", error.valid_up_to())
         }
     };
-    // Some editors write an invisible mark before the text.
-    match Json::parse(text.strip_prefix('\u{feff}').unwrap_or(text).as_bytes()) {
+    match Json::parse(text.as_bytes()) {
         Ok(object @ Json::Object(_)) => Ok(object),
         Ok(other) => bail!(InvalidArgument, "{name} is {}; a JSON object expected", keys::describe(&other)),
         Err(error) => {
@@ -310,7 +309,7 @@ fn check(values: &Values) -> Result<()> {
             InvalidArgument,
             "{} is {} and {} {}; one of them expected",
             name::kv_memory_mb,
-            values.kv_memory_mb,
+            Brief(values.kv_memory_mb),
             name::kv_memory_bytes,
             values.kv_memory_bytes
         );

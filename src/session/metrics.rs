@@ -1,5 +1,6 @@
 //! The metrics of a session: names, units and meanings.
 
+use crate::json::Brief;
 use crate::status::Result;
 use crate::sys::memory;
 
@@ -110,9 +111,7 @@ impl Metrics {
                 v if v.fract() == 0.0 && v.abs() < (1u64 << 53) as f64 => {
                     memory::append(out, format_args!("{}", v as i64))?;
                 }
-                // Up to 300 digits otherwise.
-                v if v.abs() >= 1e16 || v.abs() < 1e-5 => memory::append(out, format_args!("{v:e}"))?,
-                v => memory::append(out, format_args!("{v}"))?,
+                v => memory::append(out, format_args!("{}", Brief(v)))?,
             }
         }
         Ok(())

@@ -4,12 +4,12 @@
 use super::{Basis, Policy, Ratio, RuntimeMode};
 use crate::gear::{Effort, Format};
 use crate::h2o::Aggregation;
-use crate::json::Json as Value;
+use crate::json::{Brief, Json as Value};
 use crate::status::{Result, bail};
 use crate::store::{DEFAULT_QUEUE, MOST_WORKERS};
 use crate::sys::memory;
 use std::borrow::Cow;
-use std::fmt::{self, Display};
+use std::fmt::{self, Display, LowerExp};
 use std::ops::RangeInclusive;
 
 /// Keys and values as the host wrote them.
@@ -39,7 +39,7 @@ pub(super) struct Whole<T>(pub T, pub RangeInclusive<T>);
 pub(super) struct Decimal<T>(pub T, pub RangeInclusive<T>);
 
 /// A type of numbers with a fraction.
-pub(super) trait Float: Copy + PartialOrd + Display {
+pub(super) trait Float: Copy + PartialOrd + Display + LowerExp + Into<f64> {
     fn of(number: f64) -> Self;
 }
 
@@ -106,7 +106,7 @@ impl<T: Float> KeyType for Decimal<T> {
     }
 
     fn allowed(&self) -> impl Display {
-        display(|f| write!(f, "a number from {} to {}", self.1.start(), self.1.end()))
+        display(|f| write!(f, "a number from {} to {}", Brief(*self.1.start()), Brief(*self.1.end())))
     }
 }
 
