@@ -12,6 +12,8 @@ mod mnn;
 mod models;
 #[path = "sizing/naive.rs"]
 mod naive;
+#[path = "sizing/published.rs"]
+mod published;
 #[path = "sizing/report.rs"]
 mod report;
 #[path = "sizing/savings.rs"]

@@ -1,9 +1,9 @@
 //! The config of `mnnkv size`: Hugging Face's `config.json`, or MNN's `llm_config.json` and `config.json`.
 
 use crate::failure::Failure;
+use mnnkv::json::Json;
 use mnnkv_model::file::{ModelFile, Source};
 use mnnkv_model::sizing::{AttentionMode, MAX_CONFIG_BYTES, MnnConfig, MnnFile, MnnNumbers, ModelConfig};
-use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 const LLM_CONFIG: &str = "llm_config.json";
@@ -32,24 +32,26 @@ pub enum Config {
     Mnn(MnnConfig),
 }
 
-struct File {
+struct File<'a> {
     path: PathBuf,
     name: String,
-    bytes: Vec<u8>,
+    bytes: &'a [u8],
     /// `None`: it is no JSON, which its reader reports with the place.
-    json: Option<Value>,
+    json: Option<Json<'a>>,
 }
 
-impl File {
-    fn read(path: &Path) -> Result<File, Failure> {
-        let file = ModelFile::open(path)?;
-        // One byte above the limit, which the parser reports.
-        let bytes = file.read_vec(0, file.len().min(MAX_CONFIG_BYTES as u64 + 1))?;
-        let json = serde_json::from_slice(&bytes).ok();
-        Ok(File { path: path.to_owned(), name: path.display().to_string(), bytes, json })
+/// The bytes of a file, at most one above the limit, which the parser reports.
+fn bytes_of(path: &Path) -> Result<Vec<u8>, Failure> {
+    let file = ModelFile::open(path)?;
+    Ok(file.read_vec(0, file.len().min(MAX_CONFIG_BYTES as u64 + 1))?)
+}
+
+impl<'a> File<'a> {
+    fn new(path: &Path, bytes: &'a [u8]) -> Self {
+        File { path: path.to_owned(), name: path.display().to_string(), bytes, json: Json::python(bytes).ok() }
     }
 
-    fn get(&self, key: &str) -> Option<&Value> {
+    fn get(&self, key: &str) -> Option<&Json<'a>> {
         self.json.as_ref()?.get(key)
     }
 
@@ -60,7 +62,7 @@ impl File {
     fn text(&self, key: &str) -> Result<Option<&str>, Failure> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
+            Some(Json::Text(text)) => Ok(Some(text)),
             Some(other) => Err(Failure(format!("{}: {key} is {other}; a string expected", self.name))),
         }
     }
@@ -71,7 +73,8 @@ impl File {
 
     /// Whether MNN's programs open it: it names files of a model, or lies beside an exported config.
     fn is_opened_by_mnn(&self) -> bool {
-        let names_files = self.get("llm_model").is_some() || self.get("llm_config").is_some_and(Value::is_string);
+        let names_files =
+            self.get("llm_model").is_some() || self.get("llm_config").is_some_and(|name| name.text().is_some());
         names_files || !self.has_one_of(&OF_HUGGING_FACE) && self.path.with_file_name(LLM_CONFIG).is_file()
     }
 
@@ -85,30 +88,42 @@ impl File {
         })
     }
 
+    /// Whether it is a `config.json` that MNN opens before this exported config.
+    fn leads_to(&self, llm: &File) -> Result<bool, Failure> {
+        let is_hugging_face = self.has_one_of(&["num_hidden_layers", "architectures", "text_config"]);
+        Ok(!is_hugging_face && self.llm_config()?.file_name() == llm.path.file_name())
+    }
+
     fn as_mnn(&self) -> MnnFile<'_> {
-        MnnFile { name: &self.name, json: &self.bytes }
+        MnnFile { name: &self.name, json: self.bytes }
     }
 }
 
 /// Reads the config of a file or folder. `given` and `mode` are for MNN's.
 pub fn read(path: &Path, given: MnnNumbers, mode: Option<AttentionMode>) -> Result<Config, Failure> {
-    let file = File::read(&file_of(path))?;
+    let path = file_of(path);
+    let bytes = bytes_of(&path)?;
+    let file = File::new(&path, &bytes);
     if file.is_named(LLM_CONFIG) || file.has_one_of(&OF_MNN) {
-        let host = opened_before(&file)?;
-        return mnn(&file, host.as_ref(), given, mode);
+        let beside = path.with_file_name("config.json");
+        let bytes = if file.is_named("config.json") || !beside.is_file() { None } else { Some(bytes_of(&beside)?) };
+        let host = bytes.as_ref().map(|bytes| File::new(&beside, bytes));
+        let leads_here = host.as_ref().map_or(Ok(false), |host| host.leads_to(&file))?;
+        return mnn(&file, host.as_ref().filter(|_| leads_here), given, mode);
     }
     if file.is_opened_by_mnn() {
-        return mnn(&File::read(&file.llm_config()?)?, Some(&file), given, mode);
+        let path = file.llm_config()?;
+        let bytes = bytes_of(&path)?;
+        return mnn(&File::new(&path, &bytes), Some(&file), given, mode);
     }
-    if file.json.as_ref().is_some_and(Value::is_object) && !file.has_one_of(&OF_HUGGING_FACE) {
+    if matches!(file.json, Some(Json::Object(_))) && !file.has_one_of(&OF_HUGGING_FACE) {
         return Err(Failure(format!(
             "{} is none of the known configs; Hugging Face's config.json (num_hidden_layers), MNN's llm_config.json \
              (layer_nums) or MNN's config.json (llm_model) expected",
             file.name
         )));
     }
-    let model =
-        ModelConfig::from_config(&file.bytes).map_err(|e| Failure(format!("{}: {}", file.name, e.message())))?;
+    let model = ModelConfig::from_config(file.bytes).map_err(|e| Failure(format!("{}: {}", file.name, e.message())))?;
     Ok(Config::HuggingFace(model))
 }
 
@@ -125,16 +140,4 @@ pub fn file_of(path: &Path) -> PathBuf {
         true if !config.exists() && exported.exists() => exported,
         true => config,
     }
-}
-
-/// The `config.json` beside an exported config, if it leads there.
-fn opened_before(llm: &File) -> Result<Option<File>, Failure> {
-    let path = llm.path.with_file_name("config.json");
-    if llm.is_named("config.json") || !path.is_file() {
-        return Ok(None);
-    }
-    let host = File::read(&path)?;
-    let is_hugging_face = host.has_one_of(&["num_hidden_layers", "architectures", "text_config"]);
-    let leads_here = !is_hugging_face && host.llm_config()?.file_name() == llm.path.file_name();
-    Ok(leads_here.then_some(host))
 }

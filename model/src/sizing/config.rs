@@ -4,7 +4,9 @@ mod defaults;
 mod keys;
 mod kinds;
 mod kv;
+mod own;
 mod refused;
+mod unread;
 
 use super::Notes;
 use super::element::CacheElement;
@@ -23,6 +25,8 @@ pub const MAX_LAYERS: u32 = 4096;
 
 /// Keys of the language model's config in multimodal configs. The first present one counts.
 const NESTED: [&str; 4] = ["text_config", "llm_config", "language_config", "thinker_config"];
+
+const LAYERS: [&str; 5] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"];
 
 /// The KV cache according to a config.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +86,7 @@ pub(super) fn parse(json: &[u8]) -> Result<Json<'_>> {
     if json.len() > MAX_CONFIG_BYTES {
         bail!(InvalidArgument, "the config has {} bytes; {MAX_CONFIG_BYTES} or fewer expected", json.len());
     }
-    let json = Json::parse(json).or_else(|e| {
+    let json = Json::python(json).or_else(|e| {
         let e = e.unless_out_of_memory()?;
         Err(error!(InvalidArgument, "the config is not JSON: {}", e.message()))
     })?;
@@ -108,14 +112,13 @@ fn read(top: &Keys, text: &Keys) -> Result<ModelConfig> {
     refused::check(top)?;
     refused::check(text)?;
     let defaults = defaults::of(family);
+    refused::check_cache(top, text, defaults.is_some())?;
 
     // A nested config omits the defaults of its model type; a top-level one is complete.
     let mut assumed = Assumed { defaults: defaults.as_ref(), family, nested: text.is_nested(), notes: &mut notes };
-    let layers =
-        assumed
-            .required(text, &["num_hidden_layers", "n_layer", "n_layers", "num_layers"], MAX_LAYERS, |d| d.layers)?;
-    let kv = kv::of(text, &mut assumed)?;
-    let full_kv = kv::of_full_layers(text, kv, &mut assumed)?;
+    let layers = assumed.required(text, &LAYERS, MAX_LAYERS, |d| d.layers)?;
+    let kvs = kv::of(text, layers, &mut assumed)?;
+    let own_numbers = own::of(text, layers)?;
     let kinds = kinds::kinds(text, layers, family, defaults.as_ref(), &mut notes)?;
     let shared = shared_layers(text, layers, defaults.as_ref(), &mut notes)?;
     let own = (layers - shared) as usize;
@@ -124,19 +127,24 @@ fn read(top: &Keys, text: &Keys) -> Result<ModelConfig> {
     let mut all = Vec::new();
     memory::reserve(&mut all, kinds.len())?;
     for (number, kind) in kinds.into_iter().enumerate() {
-        let attention = match kind {
+        let span = match kind {
             LayerKind::Recurrent => {
                 memory::push(&mut all, LayerShape::Recurrent { state_elements })?;
                 continue;
             }
-            LayerKind::Full => Attention { kv: full_kv, span: Span::Full },
-            LayerKind::Sliding(window) => Attention { kv, span: Span::Sliding(window) },
-            LayerKind::Chunked(chunk) => Attention { kv, span: Span::Chunked(chunk) },
+            LayerKind::Full => Span::Full,
+            LayerKind::Sliding(window) => Span::Sliding(window),
+            LayerKind::Chunked(chunk) => Span::Chunked(chunk),
         };
+        let mut attention = Attention { kv: kvs.at(number, span), span };
+        if let Some(numbers) = own_numbers.get(number) {
+            numbers.apply(&mut attention);
+        }
         memory::push(&mut all, if number < own { LayerShape::Attention(attention) } else { LayerShape::Shared })?;
     }
-    describe(&all, kv, state_elements, &mut notes)?;
+    describe(&all, kvs.every, state_elements, &mut notes)?;
     left_out(text, &mut notes)?;
+    unread::note(text, &mut notes)?;
     Ok(ModelConfig {
         model_type: model_type.map(|name| memory::format(format_args!("{}", Short(name)))).transpose()?,
         layers: all,
@@ -204,6 +212,19 @@ fn describe(layers: &[LayerShape], kv: Kv, state_elements: Option<u64>, notes: &
 fn left_out(text: &Keys, notes: &mut Notes) -> Result<()> {
     if let Some(dim) = text.number(&["index_head_dim"], u32::MAX)? {
         notes.add(format_args!("the keys of the sparse-attention indexer (index_head_dim {dim}) are not counted"))?;
+    }
+    for (key, value) in text.fields() {
+        if let Some((dim_key, dim, layers)) = unread::index_dim(value) {
+            let key = text.path(key);
+            match layers {
+                Some(layers) => notes.add(format_args!(
+                    "the keys of the sparse-attention indexer in {layers} layers ({key}.{dim_key} {dim}) are not counted"
+                )),
+                None => notes.add(format_args!(
+                    "the keys of the sparse-attention indexer ({key}.{dim_key} {dim}) are not counted"
+                )),
+            }?;
+        }
     }
     if let Some(layers) = text.count("num_nextn_predict_layers")?.filter(|layers| *layers > 0) {
         notes.add(format_args!(

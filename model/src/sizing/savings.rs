@@ -1,5 +1,6 @@
 //! Expected savings, in the terms of a session's config (`docs/config.md`).
 
+use mnnkv::json::Brief;
 use mnnkv::status::{Result, bail};
 
 /// The largest ratio, as in a session's config.
@@ -99,7 +100,7 @@ impl Savings {
 
 fn ratio(what: &str, ratio: f64) -> Result<()> {
     if !(1.0..=MAX_RATIO).contains(&ratio) {
-        bail!(InvalidArgument, "{what} is {ratio}; 1 to {MAX_RATIO} expected");
+        bail!(InvalidArgument, "{what} is {}; 1 to {MAX_RATIO} expected", Brief(ratio));
     }
     Ok(())
 }

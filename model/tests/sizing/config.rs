@@ -56,9 +56,9 @@ fn dtype_goes_before_torch_dtype() {
 
 #[test]
 fn encoders_and_states_beside_every_cache_are_not_sized_in_silence() {
-    for family in ["bert", "t5"] {
-        let error = refusal(small(json!({"model_type": family})));
-        assert_eq!(error.status(), Status::Unsupported, "{family}");
+    let encoder = json!({"model_type": "bert", "num_key_value_heads": null, "use_cache": true, "type_vocab_size": 2});
+    for config in [encoder, json!({"model_type": "t5"})] {
+        assert_eq!(refusal(small(config.clone())).status(), Status::Unsupported, "{config}");
     }
     notes_say(&parse(small(json!({"model_type": "falcon_h1"}))).unwrap().notes, &["recurrent state", "not counted"]);
 }
@@ -70,7 +70,7 @@ fn a_value_of_another_type_or_range_is_named_with_what_was_found() {
         ("num_hidden_layers", json!(0), "0"),
         ("num_hidden_layers", json!(MAX_LAYERS + 1), "4097"),
         ("num_attention_heads", json!(8.5), "8.5"),
-        ("num_key_value_heads", json!([2, 2, 2, 2]), "a list of 4"),
+        ("num_attention_heads", json!([8, 8, 8, 8]), "a list of 4"),
         ("num_key_value_heads", json!(-1), "-1"),
         ("head_dim", json!(true), "true"),
         ("head_dim", json!(5_000_000_000u64), "5000000000"),
@@ -101,7 +101,7 @@ fn missing_keys_are_named() {
     }
     // Only a nested config is written without its type's defaults.
     says(refusal(json!({"model_type": "llama"})).message(), &["num_hidden_layers"]);
-    let unknown = refusal(json!({"text_config": {"model_type": "unheard-of"}}));
+    let unknown = refusal(json!({"text_config": {"model_type": "unheard-of", "use_cache": true}}));
     says(unknown.message(), &["text_config.num_hidden_layers", "unheard-of"]);
     says(refusal(small(json!({"kv_lora_rank": 512}))).message(), &["kv_lora_rank", "qk_rope_head_dim"]);
 }
@@ -211,6 +211,11 @@ fn lists_that_fit_no_model_are_refused() {
         (json!({"attn_type_list": [0, 1, 2, 0]}), ["attn_type_list[2]", "2", "softmax"]),
         (json!({"attn_layer_period": 4, "attn_layer_offset": 4}), ["attn_layer_offset", "4", "below the period"]),
         (json!({"no_rope_layers": vec![2; 4], "attention_chunk_size": 9}), ["no_rope_layers[0]", "2", "0 "]),
+        (json!({"num_key_value_heads": [2, 2, 2]}), ["num_key_value_heads", "3 entries", "4 layers"]),
+        (json!({"num_key_value_heads": [2, 2, 0, 2]}), ["num_key_value_heads[2]", "is 0", "1 on"]),
+        (json!({"per_layer_config": {"4": {}}}), ["per_layer_config.4", "no layer", "0 to 3"]),
+        (json!({"per_layer_config": {"+1": {}}}), ["per_layer_config.+1", "no layer", "0 to 3"]),
+        (json!({"per_layer_config": {"1": 7}}), ["per_layer_config.1", "is 7", "an object"]),
         (json!({"num_kv_shared_layers": 4}), ["num_kv_shared_layers", "4 of 4", "fewer"]),
         (json!({"sliding_window": 9, "sliding_window_pattern": ""}), ["sliding_window_pattern", "empty", "G"]),
         (json!({"block_types": ["attention"]}), ["block_types[0]", "attention", "attention_window_size"]),
@@ -230,11 +235,15 @@ fn attention_of_unknown_kind_is_refused_and_never_guessed() {
         (json!({"linear_num_key_heads": 16}), ["linear_num_key_heads", "layer_types expected"]),
         (json!({"is_encoder_decoder": true}), ["is_encoder_decoder", "encoder"]),
         (json!({"global_head_dim": 512}), ["global_head_dim is 512", "head_dim"]),
-        (json!({"per_layer_config": {"5": {"head_dim": 4}}}), ["per_layer_config", "heads"]),
+        (json!({"per_layer_config": {"3": {"skip": ["attention"]}}}), ["per_layer_config.3.skip", "a list of 1"]),
+        (json!({"per_layer_config": {"3": {"warp_layer": 2}}}), ["per_layer_config.3.warp_layer is 2", "keeps"]),
+        (json!({"sliding_window": 9, "warp_layers": [1]}), ["warp_layers is a list of 1", "which layers"]),
+        (json!({"attention_other_setting": {"num_attention_groups": 1}}), ["attention_type", "sliding_attention"]),
+        (json!({"attn": {"layers": [1]}}), ["attn is an object", "which layers have attention"]),
         (json!({"use_cla": true}), ["use_cla", "each other"]),
         (json!({"cross_attention_layers": [3, 8]}), ["cross_attention_layers", "images"]),
         (json!({"hybrid_override_pattern": "M-M*"}), ["hybrid_override_pattern", "letters"]),
-        (json!({"model_type": "mamba2"}), ["mamba2", "no KV cache"]),
+        (json!({"model_type": "mamba2", "state_size": 128}), ["state_size", "instead of a KV cache"]),
     ] {
         let error = refusal(small(extra));
         assert_eq!(error.status(), Status::Unsupported, "{words:?}");
@@ -418,6 +427,14 @@ fn any_key() -> impl Strategy<Value = String> {
         "quantization_config",
         "torch_dtype",
         "max_position_embeddings",
+        "layer_group_size",
+        "n_shared_head",
+        "num_attention_groups",
+        "swa_num_key_value_heads",
+        "num_swa_attention_heads",
+        "sliding_window_layers",
+        "per_layer_config",
+        "2",
     ];
     prop::sample::select(keys).prop_map(String::from)
 }

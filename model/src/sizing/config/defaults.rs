@@ -5,6 +5,7 @@
 
 use super::Notes;
 use super::keys::Keys;
+use super::kv::HEADS;
 use crate::names::Joined;
 use mnnkv::json::Short;
 use mnnkv::status::{Result, bail};
@@ -112,9 +113,10 @@ impl Assumed<'_> {
             return Ok(value);
         }
         let (key, others, family) = (text.path(keys[0]), Joined(&keys[1..], ", "), Short(self.family));
+        let why = if keys == HEADS { "; a model without attention has no KV cache" } else { "" };
         match self.nested {
-            true => bail!(InvalidArgument, "the config has no {key} (nor {others}) (model_type is \"{family}\")"),
-            false => bail!(InvalidArgument, "the config has no {key} (nor {others})"),
+            true => bail!(InvalidArgument, "the config has no {key} (nor {others}) (model_type is \"{family}\"){why}"),
+            false => bail!(InvalidArgument, "the config has no {key} (nor {others}){why}"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Typed values of a config by key. Errors name the key and its value.
 
-use mnnkv::json::{Json, Number};
+use super::super::Notes;
+use mnnkv::json::{Json, Number, Short};
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::fmt;
@@ -20,7 +21,8 @@ pub(in super::super) struct Path<'a> {
 
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.prefix, self.key)
+        // Some keys are the config's own.
+        write!(f, "{}{}", self.prefix, Short(self.key))
     }
 }
 
@@ -48,6 +50,15 @@ impl<'a> Keys<'a> {
         self.object.contains_key(key)
     }
 
+    /// All keys and values in their order, also those that come twice.
+    pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a Json<'a>)> + use<'a> {
+        let fields: &'a [_] = match self.object {
+            Json::Object(fields) => fields,
+            _ => &[],
+        };
+        fields.iter().map(|(key, value)| (key.as_ref(), value))
+    }
+
     /// The value; null counts as absent.
     pub fn get(&self, key: &str) -> Option<&'a Json<'a>> {
         self.object.get(key).filter(|value| !value.is_null())
@@ -59,12 +70,16 @@ impl<'a> Keys<'a> {
 
     /// The object of a key.
     pub fn inner(&self, key: &str) -> Result<Option<Keys<'a>>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(object @ Json::Object(_)) => {
-                Ok(Some(Keys { object, prefix: memory::format(format_args!("{}.", self.path(key)))? }))
+        self.get(key).map(|value| self.within(key, value)).transpose()
+    }
+
+    /// The object that is the value of a key.
+    pub fn within(&self, key: &str, value: &'a Json<'a>) -> Result<Keys<'a>> {
+        match value {
+            object @ Json::Object(_) => {
+                Ok(Keys { object, prefix: memory::format(format_args!("{}.", self.path(key)))? })
             }
-            Some(other) => self.wrong(key, other, "an object"),
+            other => self.wrong(key, other, "an object"),
         }
     }
 
@@ -125,18 +140,21 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A list with one entry per layer.
-    pub fn list_per_layer(&self, key: &str, layers: u32) -> Result<Option<&'a [Json<'a>]>> {
-        let list = self.list(key)?;
-        if let Some(list) = list.filter(|list| list.len() != layers as usize) {
-            bail!(
+    /// A list with one entry per layer. Entries beyond them are of layers for multi-token prediction.
+    pub fn list_per_layer(&self, key: &str, layers: u32, notes: &mut Notes) -> Result<Option<&'a [Json<'a>]>> {
+        let Some(list) = self.list(key)? else { return Ok(None) };
+        let (key, entries) = (self.path(key), list.len());
+        match list.get(..layers as usize) {
+            Some(list) if list.len() < entries => notes.add(format_args!(
+                "{key} has {entries} entries and the model {layers} layers: the first {layers} are taken"
+            ))?,
+            Some(_) => {}
+            None => bail!(
                 InvalidArgument,
-                "{} has {} entries and the model {layers} layers; one entry per layer expected",
-                self.path(key),
-                list.len()
-            );
+                "{key} has {entries} entries and the model {layers} layers; one entry per layer expected"
+            ),
         }
-        Ok(list)
+        Ok(list.get(..layers as usize))
     }
 
     /// The layers in a list.

@@ -3,6 +3,7 @@
 use super::Notes;
 use super::defaults::Defaults;
 use super::keys::Keys;
+use super::unread;
 use mnnkv::json::{Json, Quoted};
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
@@ -18,7 +19,10 @@ pub(super) enum LayerKind {
 }
 
 /// Keys of models with some layers without a cache. A config that does not list those layers is refused.
-const RECURRENT_HINTS: [&str; 10] = [
+const RECURRENT_HINTS: [&str; 13] = [
+    "state_size",
+    "expand_v",
+    "chunkwise_kernel",
     "linear_num_key_heads",
     "linear_conv_kernel_dim",
     "mamba_d_state",
@@ -40,7 +44,7 @@ pub(super) fn kinds(
     notes: &mut Notes,
 ) -> Result<Vec<LayerKind>> {
     let reach = Reach { text, family, defaults };
-    let mut kinds = listed_or_assumed(text, layers, &reach, notes)?;
+    let mut kinds: Vec<LayerKind> = listed_or_assumed(text, layers, &reach, notes)?;
     // Gemma 4 overrides all of the above.
     if defaults.is_some_and(|d| d.global_head_dim.is_some())
         && let Some(last) = kinds.last_mut().filter(|last| **last != LayerKind::Full)
@@ -53,7 +57,7 @@ pub(super) fn kinds(
 
 fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Vec<LayerKind>> {
     let family = reach.family;
-    if let Some(kinds) = by_name(text, layers, reach)? {
+    if let Some(kinds) = by_name(text, layers, reach, notes)? {
         return Ok(kinds);
     }
     if let Some(kinds) = by_number(text, layers, family, notes)? {
@@ -64,7 +68,7 @@ fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes)
     } else if let Some(hint) = RECURRENT_HINTS.iter().find(|key| text.get(key).is_some()) {
         bail!(
             Unsupported,
-            "{} is there, so some layers have no KV cache, and nothing says which; layer_types expected",
+            "{} is there, so layers keep a state instead of a KV cache, and nothing says which; layer_types expected",
             text.path(hint)
         );
     }
@@ -73,6 +77,8 @@ fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes)
     }
     windows(text, layers, reach, notes)
 }
+
+const WINDOW: [&str; 3] = ["sliding_window", "sliding_window_size", "attention_window_size"];
 
 /// Windows and chunks of the kinds.
 struct Reach<'a> {
@@ -83,7 +89,7 @@ struct Reach<'a> {
 
 impl Reach<'_> {
     fn sliding(&self) -> Result<Option<u32>> {
-        let given = self.text.number(&["sliding_window", "attention_window_size"], u32::MAX)?;
+        let given = self.text.number(&WINDOW, u32::MAX)?;
         // null disables it.
         let default = || self.defaults.and_then(|d| d.sliding_window).filter(|_| !self.text.has("sliding_window"));
         Ok(given.or_else(default))
@@ -104,9 +110,9 @@ impl Reach<'_> {
 }
 
 /// Layers listed by the names of their kinds.
-fn by_name(text: &Keys, layers: u32, reach: &Reach) -> Result<Option<Vec<LayerKind>>> {
+fn by_name(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Option<Vec<LayerKind>>> {
     for key in ["layer_types", "layers_block_type"] {
-        if let Some(names) = text.list_per_layer(key, layers)? {
+        if let Some(names) = text.list_per_layer(key, layers, notes)? {
             let kind = |(at, name)| named(reach, format_args!("{}[{at}]", text.path(key)), name);
             return memory::try_collect(names.iter().enumerate().map(kind)).map(Some);
         }
@@ -160,7 +166,7 @@ fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Notes) -> Resul
         }
     }
     // MiniMax: 0 is linear, 1 is softmax attention.
-    if let Some(list) = text.list_per_layer("attn_type_list", layers)? {
+    if let Some(list) = text.list_per_layer("attn_type_list", layers, notes)? {
         let kinds = list.iter().enumerate().map(|(at, value)| match value.count() {
             Some(number @ 0..=1) => Ok(kind(number == 1)),
             _ => {
@@ -179,8 +185,8 @@ fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Notes) -> Resul
         }
         return memory::collect((0..layers).map(|number| kind(number % period == offset))).map(Some);
     }
-    // Qwen3-Next.
-    let interval = match text.number(&["full_attention_interval"], u32::MAX)? {
+    // Qwen3-Next, and Ring whose groups end with a layer of softmax attention.
+    let interval = match text.number(&["full_attention_interval", "layer_group_size"], u32::MAX)? {
         None if family == "qwen3_next" => {
             notes.add(format_args!(
                 "neither layer_types nor full_attention_interval is given: an interval of 4 is assumed"
@@ -201,7 +207,7 @@ fn every(layers: u32, period: u32, one: LayerKind, others: LayerKind) -> Result<
 fn chunks(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Option<Vec<LayerKind>>> {
     let Some(chunk) = reach.chunk()? else { return Ok(None) };
     let (list, interval) = ("no_rope_layers", "no_rope_layer_interval");
-    let Some(rotary) = text.list_per_layer(list, layers)? else {
+    let Some(rotary) = text.list_per_layer(list, layers, notes)? else {
         let interval = match text.number(&[interval], u32::MAX)? {
             Some(given) => given,
             None => {
@@ -236,11 +242,17 @@ fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result
         notes.add(format_args!("sliding_window {window} is ignored: use_sliding_window {why}"))?;
         return full();
     }
-    if !text.has("sliding_window") && !text.has("attention_window_size") {
+    if !WINDOW.iter().any(|key| text.has(key)) {
         notes.add(format_args!("sliding_window is not given: {window} is assumed, as the model type has it"))?;
     }
     if let Some(pattern) = pattern(text, layers, window)? {
         return Ok(pattern);
+    }
+    for key in ["sliding_window_layers", "local_layer_ids"] {
+        if let Some(named) = text.layer_numbers(key, layers)? {
+            let kind = |slides| if slides { LayerKind::Sliding(window) } else { LayerKind::Full };
+            return memory::collect(named.into_iter().map(kind));
+        }
     }
     if let Some(first) = text.count("max_window_layers")?.filter(|_| qwen || switch == Some(true)) {
         notes.add(format_args!(
@@ -258,6 +270,14 @@ fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result
         ))?;
         // GPT-OSS begins with a sliding layer, too.
         return every(layers, period, LayerKind::Full, LayerKind::Sliding(window));
+    }
+    if let Some((key, value)) = unread::kinds_of_layers(text) {
+        bail!(
+            Unsupported,
+            "{} is {value}, which is not understood and may say which layers have the sliding window of {window} \
+             tokens; layer_types expected",
+            text.path(key)
+        );
     }
     notes.add(format_args!("the sliding window of {window} tokens is taken to be that of every layer"))?;
     memory::filled(LayerKind::Sliding(window), layers as usize)

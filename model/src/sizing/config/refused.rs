@@ -1,24 +1,14 @@
 //! Cache rules that this version does not implement: refused by name, never guessed.
 
 use super::keys::Keys;
-use mnnkv::json::Json;
+use super::kv::KV_HEADS;
+use mnnkv::json::{Json, Quoted};
 use mnnkv::status::{Result, bail};
 
 const ENCODER_DECODER: &str = "the decoder of an encoder-decoder model keeps a second cache for the encoder's tokens";
 
 /// Model types with other cache rules, and those rules.
-const MODEL_TYPES: [(&str, &str); 23] = [
-    ("mamba", "it keeps a state and no KV cache"),
-    ("mamba2", "it keeps a state and no KV cache"),
-    ("falcon_mamba", "it keeps a state and no KV cache"),
-    ("rwkv", "it keeps a state and no KV cache"),
-    ("rwkv7", "it keeps a state and no KV cache"),
-    ("xlstm", "it keeps a state and no KV cache"),
-    ("bert", "it is an encoder, which keeps no KV cache"),
-    ("roberta", "it is an encoder, which keeps no KV cache"),
-    ("xlm-roberta", "it is an encoder, which keeps no KV cache"),
-    ("distilbert", "it is an encoder, which keeps no KV cache"),
-    ("modernbert", "it is an encoder, which keeps no KV cache"),
+const MODEL_TYPES: [(&str, &str); 11] = [
     ("t5", ENCODER_DECODER),
     ("mt5", ENCODER_DECODER),
     ("umt5", ENCODER_DECODER),
@@ -28,19 +18,17 @@ const MODEL_TYPES: [(&str, &str); 23] = [
     ("zamba", "its layers share attention blocks"),
     ("zamba2", "its layers share attention blocks"),
     ("longcat_flash", "its layers have two caches each"),
-    ("openelm", "its layers differ in heads"),
     ("deci", "its layers differ in heads"),
     ("nemotron-nas", "its layers differ in heads"),
 ];
 
 /// Keys that announce other rules.
-const KEYS: [(&str, &str); 12] = [
+const KEYS: [(&str, &str); 11] = [
     ("is_encoder_decoder", ENCODER_DECODER),
     ("global_head_dim", "layers differ in head_dim"),
     ("num_global_key_value_heads", "layers differ in KV heads"),
     ("attention_k_eq_v", "layers may keep only K"),
-    ("per_layer_config", "layers differ in heads"),
-    ("swa_num_key_value_heads", "layers differ in KV heads"),
+    ("attn", "it says which layers have attention"),
     ("block_configs", "layers differ in heads"),
     ("use_cla", "layers read each other's caches"),
     ("cross_attention_layers", "layers keep tokens of images"),
@@ -66,10 +54,52 @@ pub(super) fn check(config: &Keys) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a model that keeps no KV cache, by what its config lacks: layers with attention, or anything of a decoder.
+pub(super) fn check_cache(top: &Keys, text: &Keys, is_known: bool) -> Result<()> {
+    if text.has("attn") && text.get("attn").is_none() {
+        bail!(Unsupported, "{} is null: no layer has attention, so there is no KV cache", text.path("attn"));
+    }
+    let Some(model_type) = text.name("model_type")?.filter(|_| !is_known) else { return Ok(()) };
+    if of_decoder(text)? || text.is_nested() && of_decoder(top)? {
+        return Ok(());
+    }
+    bail!(
+        Unsupported,
+        "{} is {}, and the config has no key of a decoder: no {}, no use_cache, no is_decoder, no architecture \
+         ...ForCausalLM; an encoder has no KV cache",
+        text.path("model_type"),
+        Quoted(model_type),
+        KV_HEADS[0]
+    )
+}
+
+/// Whether a config has a key of a decoder.
+fn of_decoder(keys: &Keys) -> Result<bool> {
+    const ARCHITECTURES: [&str; 3] = ["CausalLM", "LMHead", "ConditionalGeneration"];
+    const SHARED: [&str; 6] = [
+        "kv_lora_rank",
+        "n_shared_head",
+        "attn_config",
+        "multi_query",
+        "multi_query_attention",
+        "multi_query_group_num",
+    ];
+    let names = keys.list("architectures")?.unwrap_or(&[]);
+    let is_of = |parts: &[&str]| names.iter().filter_map(Json::text).any(|name| parts.iter().any(|p| name.contains(p)));
+    if is_of(&ARCHITECTURES) || KV_HEADS.iter().chain(&SHARED).any(|key| keys.has(key)) {
+        return Ok(true);
+    }
+    // BERT has the key, too, and types of segments.
+    let is_bert = keys.has("type_vocab_size") || is_of(&["MaskedLM"]);
+    let caches = keys.get("use_cache").and_then(Json::flag) == Some(true) && !is_bert;
+    Ok(caches || keys.get("is_decoder").and_then(Json::flag) == Some(true))
+}
+
 fn says_something(value: &Json) -> bool {
     match value {
         Json::Null | Json::Bool(false) => false,
         Json::List(values) => !values.is_empty(),
+        Json::Object(fields) => !fields.is_empty(),
         _ => true,
     }
 }
