@@ -1,5 +1,6 @@
 //! Reads files of results and configs. Their content is not trusted.
 
+use mnnkv::json::without_mark;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
 use std::fs::File;
@@ -14,7 +15,7 @@ pub fn name(path: &Path) -> String {
     path.strip_prefix(".").unwrap_or(path).display().to_string()
 }
 
-/// The bytes of a regular file, at most `most`.
+/// The text of a regular file, at most `most` bytes, without a byte order mark.
 pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let name = name(path);
     let cannot_open = |e: std::io::Error| format!("cannot open {name}: {e}");
@@ -25,18 +26,18 @@ pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(cannot_open)?;
     file.take(most + 1).read_to_end(&mut bytes).map_err(|e| format!("cannot read {name}: {e}"))?;
+    let mark = bytes.len() - without_mark(&bytes).len();
     if bytes.len() as u64 > most {
         return Err(format!("{name} has more than {most} bytes; at most that many expected"));
     }
+    bytes.drain(..mark);
     Ok(bytes)
 }
 
 /// The text of a file of results.
 pub fn text(path: &Path) -> Result<String, String> {
     let bytes = bytes(path, MOST_RESULTS)?;
-    let text = String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
-    // Editors write a byte order mark.
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 /// Reads a value of JSON. The error names its field.

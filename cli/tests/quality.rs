@@ -103,7 +103,7 @@ fn a_mistake_in_a_file_is_named_by_its_place() {
     for (flags, expected) in [
         (&["--tasks", &far][..], "far.jsonl: line 1: score_to: is 121; 101 to 120,"),
         (&["--tasks", &unknown], "unknown.jsonl: line 1: tokens[0]: is 16; 0 to 15, a token of the model, expected"),
-        (&["--tasks", "none.jsonl"], "none.jsonl: cannot be opened:"),
+        (&["--tasks", "none.jsonl"], "none.jsonl: cannot open:"),
         (&["--tokens", &beyond, "--prompt", "512"], "beyond.u16: token 700 is 16; below vocab_size 16 expected"),
         (&["--tokens", &odd, "--prompt", "512"], "odd.u16: has 7 bytes; 2 for each token expected"),
         (&["--tokens", &short, "--prompt", "512"], "short.u16: has 600 tokens; 672 or more expected"),

@@ -22,7 +22,7 @@ impl Fields {
     }
 
     pub(super) fn read(path: &Path) -> Result<Fields> {
-        let bytes = files::read_small(path, MAX_META)?;
+        let bytes = files::read_text(path, MAX_META)?;
         match serde_json::from_slice(&bytes) {
             Ok(Value::Object(fields)) => Ok(Fields::new(path, fields)),
             Ok(_) => Err(Error::new(path.display(), "is not a JSON object")),

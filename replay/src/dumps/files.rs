@@ -3,21 +3,31 @@
 use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{self, Endian};
+use mnnkv::json::without_mark;
 use mnnkv_model::file::{ModelFile, Source};
 use std::path::{Component, Path, PathBuf};
 
 /// The text of an error of the library, without the path, which is the place.
 pub(super) fn failure(path: &Path, error: &mnnkv::status::Error) -> Error {
     let shown = path.display().to_string();
-    Error::new(&shown, error.message().replace(&format!(" {shown}"), ""))
+    let text = error.message().replace(&format!(" {shown}"), "");
+    Error::new(&shown, text.strip_prefix(&format!("{shown} ")).unwrap_or(&text))
 }
 
 pub(super) fn open(path: &Path) -> Result<ModelFile> {
     ModelFile::open(path).map_err(|e| failure(path, &e))
 }
 
+/// The text of a small file, without a byte order mark.
+pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let mut bytes = read_small(path, limit)?;
+    let mark = bytes.len() - without_mark(&bytes).len();
+    bytes.drain(..mark);
+    Ok(bytes)
+}
+
 /// The bytes of a small file.
-pub(super) fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>> {
+pub(crate) fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let file = open(path)?;
     if file.len() > limit {
         return Err(Error::new(path.display(), format!("has {} bytes; at most {limit} allowed", file.len())));

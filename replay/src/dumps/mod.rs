@@ -22,6 +22,8 @@ mod safetensors;
 mod tensors;
 pub mod writer;
 
+pub(crate) use files::{read_small, read_text};
+
 use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,8 @@
 //! The shape of a model, from its `config.json`.
 
+use crate::dumps::read_text;
 use crate::error::{Error, Result};
+use mnnkv::json::Brief;
 use serde::Deserialize;
 use serde_json::Value;
 use std::path::Path;
@@ -72,11 +74,7 @@ impl Shape {
     /// Reads a config. Fails if it is not that of a Llama or a Qwen2 with plain RoPE.
     pub(super) fn read(path: &Path) -> Result<Shape> {
         let fail = |text: String| Error::new(path.display(), text);
-        let len = std::fs::metadata(path).map_err(|e| fail(format!("cannot be opened: {e}")))?.len();
-        if len > MAX_CONFIG {
-            return Err(fail(format!("has {len} bytes; at most {MAX_CONFIG} expected")));
-        }
-        let text = std::fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
+        let text = read_text(path, MAX_CONFIG)?;
         let keys: Keys = serde_json::from_slice(&text).map_err(|e| fail(e.to_string()))?;
         keys.shape().map_err(fail)
     }
@@ -171,10 +169,10 @@ impl Shape {
             return Err(format!("{} is {dims}; an even number from 2 to {} expected", names.dims, 1 << 12));
         }
         if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
-            return Err(format!("{} is {}; a number from 0 on expected", names.epsilon, self.epsilon));
+            return Err(format!("{} is {}; a number from 0 on expected", names.epsilon, Brief(self.epsilon)));
         }
         if !(theta.is_finite() && theta > 0.0) {
-            return Err(format!("{} is {theta}; a number above 0 expected", names.theta));
+            return Err(format!("{} is {}; a number above 0 expected", names.theta, Brief(theta)));
         }
         Ok(())
     }

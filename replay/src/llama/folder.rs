@@ -1,6 +1,6 @@
 //! The safetensors files of a folder, with the names of Hugging Face.
 
-use super::weights::Tensors;
+use super::weights::{Tensors, all_finite};
 use crate::error::{Error, Result};
 use mnnkv::dtype::convert::{Endian, widen};
 use mnnkv_model::file::{ModelFile, Source};
@@ -69,6 +69,7 @@ impl Tensors for Folder<'_> {
         let bytes = self.files[*file].read_vec(tensor.begin, tensor.bytes).map_err(|e| fail(e.to_string()))?;
         let mut values = vec![0.0; bytes.len() / dtype.bytes()];
         widen(dtype, Endian::Little, &bytes, &mut values);
+        all_finite(&values).map_err(fail)?;
         Ok(values)
     }
 }

@@ -6,8 +6,9 @@
 use super::Shape;
 use super::blocks::Format;
 use super::config::Names;
-use super::weights::Tensors;
+use super::weights::{Tensors, all_finite};
 use crate::error::{Error, Result};
+use mnnkv::json::Brief;
 use mnnkv_model::file::{ModelFile, Source};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -201,8 +202,8 @@ impl Gguf {
             [("rope.scale_linear", 1.0), ("rope.scaling.factor", 1.0), ("attention.scale", 1.0 / (dims as f64).sqrt())]
         {
             match self.float(&key(name))? {
-                Some(number) if (number - plain).abs() > 1e-6 && number != 0.0 => {
-                    return Err(self.fail(format!("{} is {number}; {plain} expected", key(name))));
+                Some(number) if number.is_nan() || (number - plain).abs() > 1e-6 && number != 0.0 => {
+                    return Err(self.fail(format!("{} is {}; {plain} expected", key(name), Brief(number))));
                 }
                 _ => {}
             }
@@ -270,6 +271,7 @@ impl Tensors for Gguf {
             self.begin.checked_add(place.offset).ok_or_else(|| fail(format!("has the offset {}", place.offset)))?;
         let bytes = self.file.read_vec(begin, bytes).map_err(|e| fail(e.to_string()))?;
         let values = format.read(&bytes);
+        all_finite(&values).map_err(fail)?;
         Ok(match self.interleaved(own)? {
             Some(heads) => halves(&values, heads, shape.iter().skip(1).product()),
             None => values,

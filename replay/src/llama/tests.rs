@@ -145,7 +145,7 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
         file.metadata.push((name.into(), kind, value));
     };
     type Change<'a> = &'a dyn Fn(&mut Written);
-    let cases: [(Change<'_>, &str); 18] = [
+    let cases: [(Change<'_>, &str); 21] = [
         (
             &|file| set(file, "general.architecture", 8, text("mamba")),
             "general.architecture is \"mamba\"; \"llama\" or",
@@ -161,6 +161,24 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
             "llama.rope.scale_linear is 4; 1 expected",
         ),
         (&|file| set(file, "llama.rope.dimension_count", 4, vec![4, 0, 0, 0]), "llama.rope.dimension_count is 4; 6,"),
+        (
+            &|file| set(file, "llama.rope.scale_linear", 6, f32::NAN.to_le_bytes().to_vec()),
+            "llama.rope.scale_linear is NaN; 1 expected",
+        ),
+        (
+            &|file| file.tensors[1].3[4 * 7..4 * 8].copy_from_slice(&f32::NAN.to_le_bytes()),
+            "tensor blk.0.attn_q.weight: element 7 is NaN; a finite number",
+        ),
+        (
+            &|file| {
+                // Blocks of Q8_0, 32 elements behind a scale, which is infinite in the first.
+                let rows = file.tensors.iter_mut().find(|(name, ..)| name == "token_embd.weight").unwrap();
+                (rows.1, rows.2, rows.3) = (vec![32, 53], 8, vec![0; 53 * 34]);
+                rows.3[..3].copy_from_slice(&[0, 0x7c, 1]);
+                set(file, "llama.embedding_length", 4, vec![32, 0, 0, 0]);
+            },
+            "tensor token_embd.weight: element 0 is inf; a finite number",
+        ),
         (&|file| file.tensors[1].2 = 16, "tensor blk.0.attn_q.weight: has the type 16; F32, F16,"),
         (
             &|file| file.tensors[1].1 = vec![20, 23],

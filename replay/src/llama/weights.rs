@@ -18,6 +18,14 @@ pub(super) trait Tensors {
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>>;
 }
 
+/// Fails if a number of a tensor is none, as behind a scale of a block that is none.
+pub(super) fn all_finite(values: &[f32]) -> std::result::Result<(), String> {
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(at) => Err(format!("element {at} is {}; a finite number expected", values[at])),
+    }
+}
+
 /// Whether a model of so many layers has a tensor of this name: one with others computes something else.
 fn is_read(name: &str, layers: usize) -> bool {
     const MODEL: [&str; 3] = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"];

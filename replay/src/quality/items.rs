@@ -1,11 +1,14 @@
 //! The texts that are judged, and files of them.
 
+use crate::dumps::read_text;
 use crate::error::{Error, Result};
 use crate::llama::Shape;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
+
+/// The largest file of items in bytes.
+const MAX_ITEMS: u64 = 256 << 20;
 
 /// A text, and which of its tokens are scored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,15 +43,15 @@ impl Item {
 /// Fails if an item does not fit the model, by line and field.
 pub fn read_items(path: &Path, shape: &Shape) -> Result<Vec<Item>> {
     let fail = |text: String| Error::new(path.display(), text);
-    let file = std::fs::File::open(path).map_err(|e| fail(format!("cannot be opened: {e}")))?;
+    let text = read_text(path, MAX_ITEMS)?;
     let (mut items, mut ids) = (Vec::new(), HashSet::new());
-    for (number, line) in BufReader::new(file).lines().enumerate() {
+    for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let place = format!("{}: line {}", path.display(), number + 1);
-        let line = line.map_err(|e| Error::new(&place, format!("cannot be read: {e}")))?;
+        let line = std::str::from_utf8(line).map_err(|_| Error::new(&place, "is not UTF-8"))?;
         if line.trim().is_empty() {
             continue;
         }
-        let item = item(&line, number, shape).map_err(|text| Error::new(&place, text))?;
+        let item = item(line, number, shape).map_err(|text| Error::new(&place, text))?;
         if !ids.insert(item.id.clone()) {
             return Err(Error::new(place, format!("id {:?} comes twice", item.id)));
         }
@@ -152,6 +155,21 @@ mod tests {
             let error = read_items(&path, &shape()).unwrap_err().to_string();
             assert!(error.contains(expected) && error.contains("mnnkv-items"), "{error}");
         }
+        // As an editor on Windows writes it.
+        std::fs::write(&path, format!("\u{feff}{GOOD}\r\n")).unwrap();
+        assert_eq!(read_items(&path, &shape()).unwrap().len(), 1);
+        std::fs::write(&path, b"\n\xff\n").unwrap();
+        assert!(read_items(&path, &shape()).unwrap_err().to_string().contains("line 2: is not UTF-8"));
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        let endless = Path::new("/dev/zero");
+        let errors = [read_items(endless, &shape()).unwrap_err(), super::super::read_tokens(endless, 50).unwrap_err()];
+        for error in errors {
+            assert!(error.to_string().contains("/dev/zero: is not a regular file"), "{error}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Built-in texts that show whether a cache still has what was said: a prompt, and tokens that follow it.
 
 use super::Item;
+use crate::dumps::read_small;
 use crate::error::{Error, Result};
 use std::path::Path;
 
@@ -15,6 +16,8 @@ pub enum Task {
     Plain,
 }
 
+/// The largest file of tokens in bytes.
+const MAX_TOKENS: u64 = 1 << 30;
 /// Tokens behind the prompt.
 pub const STEPS: usize = 160;
 /// The usual tokens of a prompt.
@@ -124,7 +127,7 @@ fn segment(prompt: usize) -> usize {
 /// The tokens of a file of little-endian u16, or u32 if its name ends so. Fails if one is not below `vocabulary`.
 pub fn read_tokens(path: &Path, vocabulary: usize) -> Result<Vec<u32>> {
     let fail = |text: String| Error::new(path.display(), text);
-    let bytes = std::fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
+    let bytes = read_small(path, MAX_TOKENS)?;
     let width = if path.extension().is_some_and(|ending| ending == "u32") { 4 } else { 2 };
     if !bytes.len().is_multiple_of(width) {
         return Err(fail(format!("has {} bytes; {width} for each token expected", bytes.len())));
