@@ -3,6 +3,7 @@
 use super::cells::{Cell, Column, Place, Row};
 use super::tables::scaled;
 use crate::input;
+use mnnkv::json::Brief;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -51,7 +52,7 @@ pub fn row(host: &Object, metrics: &Object, place: Place) -> Result<Row, String>
         let Some((column, scale)) = Column::find(name) else { continue };
         if let Some(number) = number(metrics, name, &place)? {
             if number < 0.0 && column != Column::SavedBytes {
-                return Err(format!("{place}.{name} is {number}; at least 0 expected"));
+                return Err(format!("{place}.{name} is {}; at least 0 expected", Brief(number)));
             }
             row.set(column, scaled(Cell::Number(number), scale));
         }

@@ -7,6 +7,7 @@ use super::tables::{self, BadLine};
 use super::toml::Entry;
 use crate::figures::Figures;
 use crate::{input, report};
+use mnnkv::json::Brief;
 use mnnkv_replay::results;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -232,7 +233,7 @@ fn offline(object: &Map<String, Value>, place: &Place) -> Result<Offline, String
     let key = if object.contains_key("weighted_lossless_ratio") { "weighted_lossless_ratio" } else { "lossless_ratio" };
     let ratio = metrics::number(object, key, place)?.unwrap_or(0.0);
     if ratio <= 0.0 {
-        return Err(format!("invalid lossless ratio in {}: {key} is {ratio}; above 0 expected", place.file));
+        return Err(format!("invalid lossless ratio in {}: {key} is {}; above 0 expected", place.file, Brief(ratio)));
     }
     let layers = object.get("selected_layers").and_then(Value::as_array);
     Ok(Offline {

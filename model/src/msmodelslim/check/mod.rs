@@ -7,6 +7,7 @@ use super::files::{Files, Located};
 use super::finding::{FindingKind, Findings, Severity};
 use super::layers::{Layers, Sibling, siblings};
 use crate::names::Name;
+use mnnkv::json::Brief;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 use std::fmt;
@@ -104,8 +105,11 @@ impl<'a> Checker<'a> {
                 // The tolerance of those runtimes.
                 if (scale - expected).abs() > 1e-5 * expected.abs() + 1e-8 {
                     let text = format_args!(
-                        "{} is {scale}, {} is {expected}; runtimes that load them as one linear refuse that",
-                        located.tensor.name, first.tensor.name
+                        "{} is {}, {} is {}; runtimes that load them as one linear refuse that",
+                        located.tensor.name,
+                        Brief(scale),
+                        first.tensor.name,
+                        Brief(expected)
                     );
                     self.warn(located, FindingKind::FusionMismatch, text)?;
                 }

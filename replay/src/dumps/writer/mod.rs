@@ -12,6 +12,7 @@ use super::{Dump, Layer, LayerInfo};
 use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{self, Endian};
+use mnnkv::json::Brief;
 use stage::Stage;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -124,7 +125,7 @@ fn write_runs(
             written.findings.push(Finding::new("position", format!("run {:?}", first.run), text));
         }
         if let Some(scale) = first.attention_scale.filter(|_| options.format != Format::Folder) {
-            let text = format!("the format does not keep attention_scale, which is {scale}");
+            let text = format!("the format does not keep attention_scale, which is {}", Brief(scale));
             written.findings.push(Finding::new("scale", format!("run {:?}", first.run), text));
         }
         if options.format == Format::Safetensors {
