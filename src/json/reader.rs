@@ -213,6 +213,9 @@ impl<'a> Reader<'a> {
 
     /// The error of a byte that begins no value.
     pub fn no_value(&self) -> crate::status::Error {
+        if self.at == 0 && matches!(self.text, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
+            return self.fault_ahead("the text is UTF-16, and UTF-8 is expected,");
+        }
         self.fault_ahead("a value is expected")
     }
 

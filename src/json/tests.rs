@@ -175,6 +175,8 @@ fn text_without_escapes_is_not_copied() {
 fn a_byte_order_mark_before_the_text_is_passed_over() {
     assert_eq!(Json::parse(b"\xef\xbb\xbf{}"), Json::parse(b"{}"));
     assert!(Json::parse(b"{}\xef\xbb\xbf").is_err());
+    compare(b"\xff\xfe{\0}\0");
+    assert!(Json::parse(b"\xff\xfe{\0}\0").unwrap_err().message().starts_with("the text is UTF-16"));
     assert!(Json::parse(b"\xef\xbb\xbf\xef\xbb\xbf{}").is_err());
 }
 
