@@ -62,6 +62,11 @@ fn layers_that_differ_under_keys_of_one_model_are_sized() {
         "head_dim": 64,
     });
     assert_eq!(bytes(openelm), of(1, 3 + 4 + 5, 64, TOKENS));
+    let dims = json!({
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64,
+        "head_dim": [16, 32],
+    });
+    assert_eq!(bytes(dims), of(1, 2, 16 + 32, TOKENS));
 }
 
 #[test]

@@ -43,10 +43,13 @@ pub(super) fn of(text: &Keys, layers: u32, assumed: &mut Assumed) -> Result<Laye
     let [kv_heads, head_dim] = [0, 1].map(|at: usize| listed[at].as_ref().and_then(|list| list.first()).copied());
     let every = match latent(text, assumed)? {
         Some(kv) => kv,
-        None => match kv_heads.zip(head_dim.or(text.number(&DIM, u32::MAX)?)) {
+        None => match (kv_heads, dim(text, head_dim)?) {
             // No number of query heads matters.
-            Some((kv_heads, head_dim)) => Kv::Heads { kv_heads, head_dim },
-            None => heads(text, kv_heads, head_dim, assumed)?,
+            (Some(kv_heads), Some(head_dim)) => {
+                same_length(text, "v_head_dim", head_dim)?;
+                Kv::Heads { kv_heads, head_dim }
+            }
+            (kv_heads, head_dim) => heads(text, kv_heads, head_dim, assumed)?,
         },
     };
     Ok(LayerKvs { every, full: of_full_layers(text, every, assumed)?, sliding: of_windows(text, every)?, listed })
@@ -61,6 +64,11 @@ fn list(text: &Keys, names: &[&str], layers: u32, notes: &mut Notes) -> Result<O
         _ => bail!(InvalidArgument, "{}[{at}] is {value}; a whole number from 1 on expected", text.path(key)),
     };
     memory::try_collect(values.iter().enumerate().map(number)).map(Some)
+}
+
+/// Elements of a head: the first of a list, or a number.
+fn dim(text: &Keys, first: Option<u32>) -> Result<Option<u32>> {
+    first.map_or_else(|| text.number(&DIM, u32::MAX), |first| Ok(Some(first)))
 }
 
 /// Tokens of layers with full attention. Gemma 4 has longer heads there, and fewer of them in some sizes; their values
@@ -108,8 +116,10 @@ fn of_windows(text: &Keys, kv: Kv) -> Result<Kv> {
         }
         return Ok(kv);
     };
-    let divided = match (own_heads, text.number(&DIM, u32::MAX)?, text.number(&WIDTH, u32::MAX)?) {
-        (Some(heads), None, Some(width)) => Some(width / heads),
+    let divided = match own_heads {
+        Some(heads) if DIM.iter().all(|key| text.get(key).is_none()) => {
+            text.number(&WIDTH, u32::MAX)?.map(|width| width / heads)
+        }
         _ => None,
     };
     let head_dim = own_dim.or(other.1).or(divided).unwrap_or(head_dim);
@@ -182,11 +192,7 @@ pub(super) fn is_read(key: &str) -> bool {
 /// Heads of keys and values (MHA, GQA, MQA), those from lists first.
 fn heads(text: &Keys, kv_heads: Option<u32>, head_dim: Option<u32>, assumed: &mut Assumed) -> Result<Kv> {
     let heads = assumed.required(text, &HEADS, u32::MAX, |d| d.heads)?;
-    let given = match head_dim {
-        Some(head_dim) => Some(head_dim),
-        None => text.number(&DIM, u32::MAX)?,
-    };
-    let head_dim = match given {
+    let head_dim = match head_dim {
         Some(head_dim) => head_dim,
         None => match assumed.default(text.path("head_dim"), |d| d.head_dim)? {
             Some(head_dim) => head_dim,

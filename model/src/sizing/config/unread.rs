@@ -30,7 +30,7 @@ const READ: &str = "num_hidden_layers num_transformer_layers n_layer n_layers nu
     layer_group_size attn_layer_indices attn_layer_period attn_layer_offset attn_type_list full_attn_idxs \
     full_attention_interval num_kv_shared_layers per_layer_config no_rope_layers no_rope_layer_interval \
     local_layer_ids num_nextn_predict_layers num_global_key_value_heads linear_num_key_heads linear_key_head_dim \
-    linear_num_value_heads linear_value_head_dim";
+    linear_num_value_heads linear_value_head_dim linear_head_dim linear_num_heads";
 
 /// A note on the keys of a config that may bear on the cache and that nothing reads.
 pub(super) fn note(text: &Keys, notes: &mut Notes) -> Result<()> {
