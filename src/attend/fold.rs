@@ -5,7 +5,7 @@ use crate::arch::attend::{BLOCK, HeadBlock, QUERIES, VALUE_GROUP, sums_len};
 use crate::arch::estimates::LANES;
 use crate::arch::{self, Product};
 use crate::layout::{self, Head, TokenRange};
-use crate::status::{Result, bail};
+use crate::status::Result;
 
 /// See [`Run::raw`].
 type RawTile<'a> = (Head<'a>, TokenRange, (usize, u64));
@@ -16,7 +16,7 @@ impl Run<'_> {
         if let Some((from, range, tokens)) = self.raw(unit, tile, head)? {
             layout::keys_to_panels(&from, range, &mut work.keys);
             layout::values_to_panels(&from, range, &mut work.values, tokens.0);
-            self.fold_floats(unit, Tile::Raw(tile), head, tokens, work)?;
+            self.fold_floats(unit, Tile::Raw(tile), head, tokens, work);
         }
         Ok(())
     }
@@ -65,7 +65,7 @@ impl Run<'_> {
         }
         if self.step.queries.rows > FEW_ROWS {
             (self.kernels.decode)(block, &mut work.keys, &mut work.values);
-            self.fold_floats(unit, tile, head, (BLOCK, live), work)?;
+            self.fold_floats(unit, tile, head, (BLOCK, live), work);
         } else {
             self.places(tile, live, work);
             let (lanes, len) = (shape.lanes() * LANES, sums_len(shape.dims));
@@ -102,7 +102,6 @@ impl Run<'_> {
 
     /// The logits of a tile of a KV head, whose keys are in the panels of the working memory, for each query vector. Returns
     /// the distance between vectors.
-    /// INVALID_ARGUMENT: if a logit of a token that a row attends to is NaN or +inf.
     pub(super) fn float_logits(
         &self,
         unit: &Unit,
@@ -110,7 +109,7 @@ impl Run<'_> {
         head: usize,
         (tokens, live): (usize, u64),
         work: &mut Work,
-    ) -> Result<usize> {
+    ) -> usize {
         self.places(tile, live, work);
         let (shape, range) = (self.tokens.shape, self.vectors(unit, head));
         let (lanes, count, key_panels) = (shape.lanes() * LANES, range.len(), tokens.div_ceil(LANES));
@@ -122,17 +121,9 @@ impl Run<'_> {
         let product = Product { a: queries, stride: lanes, depth: shape.dims, panels, bias: &zeros[..key_panels] };
         (arch::kernels().product)(&product, logits.as_chunks_mut::<LANES>().0);
         for (i, logits) in logits.chunks_exact_mut(stride).enumerate() {
-            let (row, query_head) = self.vector(unit, range.start + i);
-            self.adjust(row, tile, live, places, logits);
-            if !logits.iter().all(|x| *x <= f32::MAX) {
-                bail!(
-                    InvalidArgument,
-                    "a logit of row {row} of query head {query_head} is not finite: the query is too large, or K of a raw \
-                     token is not finite"
-                );
-            }
+            self.adjust(self.vector(unit, range.start + i).0, tile, live, places, logits);
         }
-        Ok(stride)
+        stride
     }
 
     /// Folds a tile of a KV head, so many tokens whose numbers are in the panels of the working memory.
@@ -143,8 +134,8 @@ impl Run<'_> {
         head: usize,
         (tokens, live): (usize, u64),
         work: &mut Work,
-    ) -> Result<()> {
-        let stride = self.float_logits(unit, tile, head, (tokens, live), work)?;
+    ) {
+        let stride = self.float_logits(unit, tile, head, (tokens, live), work);
         let (shape, range) = (self.tokens.shape, self.vectors(unit, head));
         let (len, count, value_panels) = (sums_len(shape.dims), range.len(), shape.groups() * VALUE_GROUP / LANES);
         let Work { running, sums, logits, values, products, zeros, .. } = work;
@@ -163,7 +154,6 @@ impl Run<'_> {
         for (sums, products) in sums.chunks_exact_mut(len).zip(products.chunks_exact(value_panels)) {
             sums.iter_mut().zip(products.as_flattened()).for_each(|(sum, x)| *sum += x);
         }
-        Ok(())
     }
 
     /// The logical positions of a tile's tokens, where they matter.

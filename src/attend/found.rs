@@ -85,7 +85,7 @@ impl Running {
         if peak == f32::NEG_INFINITY {
             return;
         }
-        let factors = [(self.peak - peak).exp(), (other.peak - peak).exp()];
+        let factors = [self.peak, other.peak].map(|own| if own == peak { 1.0 } else { (own - peak).exp() });
         sums.iter_mut().zip(others).for_each(|(sum, other)| *sum = *sum * factors[0] + other * factors[1]);
         let join = |own: f32, other: f32| own * factors[0] + other * factors[1];
         *self = Running { peak, sum: join(self.sum, other.sum), skipped: join(self.skipped, other.skipped) };

@@ -53,7 +53,7 @@ impl Run<'_> {
         {
             let Some((from, range, (count, live))) = self.raw(unit, tile, head)? else { continue };
             layout::keys_to_panels(&from, range, &mut work.keys);
-            let stride = self.float_logits(unit, Tile::Raw(tile), head, (count, live), work)?;
+            let stride = self.float_logits(unit, Tile::Raw(tile), head, (count, live), work);
             let range = self.vectors(unit, head);
             for (logits, raw) in work.logits[..range.len() * stride].chunks_exact_mut(stride).zip(&mut work.raw[range])
             {

@@ -29,8 +29,6 @@ const UNIT_QUERIES: usize = 96;
 /// 32,768 times the largest scale in f16, are finite.
 const MOST_QUERY: f32 = 1e26;
 const PANELS: usize = BLOCK / LANES;
-/// Most pieces of the tokens in memory: whole shares for 2, 3, 4, 6, 8 and 12 parts.
-const MOST_SEGMENTS: usize = 24;
 /// Pieces of the blocks of a KV head that are in a file.
 const AWAY_PIECES: usize = 4;
 
@@ -55,13 +53,14 @@ pub struct Tokens<'a> {
     pub logical: u32,
 }
 
-/// Pieces of so many cells, which are tiles of raw tokens and blocks of a head: few where a piece costs more than its cells.
+/// Pieces of so many cells, which are tiles of raw tokens and blocks of a head: to merge one costs as much as a third of a cell.
 fn segments(cells: usize) -> usize {
     match cells {
-        0..8 => cells.min(1),
-        8..48 => 4,
-        48..192 => 12,
-        _ => MOST_SEGMENTS,
+        0..16 => cells.min(1),
+        16..128 => 4,
+        128..256 => 8,
+        256..512 => 16,
+        _ => 24,
     }
 }
 
@@ -318,6 +317,7 @@ impl Run<'_> {
                 }
                 self.fold_away(&unit, head, (0, 1), work)?;
                 self.fold_late(&unit, deadline, work)?;
+                self.check_sums(&unit, 0, &work.running)?;
                 work.shares.weigh(|head| self.vectors(&unit, head), &work.running, &mut work.found);
                 self.finish(&unit, &mut work.sums, &work.running, write);
             }
@@ -380,11 +380,22 @@ impl Run<'_> {
     /// Leaves what the query vectors of a KV head have summed to be merged.
     fn end_piece(&self, unit: &Unit, head: usize, work: &Work, left: &mut Partial) -> Result<()> {
         let (range, len) = (self.vectors(unit, head), sums_len(self.tokens.shape.dims));
+        self.check_sums(unit, range.start, &work.running[range.clone()])?;
         memory::reserve_amortized(&mut left.running, range.len())?;
         memory::reserve_amortized(&mut left.sums, range.len() * len)?;
         memory::push(&mut left.heads, head as u32)?;
         memory::extend(&mut left.running, &work.running[range.clone()])?;
         memory::extend(&mut left.sums, &work.sums[range.start * len..range.end * len])
+    }
+
+    /// INVALID_ARGUMENT: if a logit of a query vector was NaN or +inf, the vectors from the `first` one on.
+    fn check_sums(&self, unit: &Unit, first: usize, running: &[Running]) -> Result<()> {
+        let Some(at) = running.iter().position(|running| running.sum.is_nan()) else { return Ok(()) };
+        let (row, head) = self.vector(unit, first + at);
+        bail!(
+            InvalidArgument,
+            "a logit of row {row} of query head {head} is not finite: the query is too large, or K of a raw token is not finite"
+        )
     }
 
     /// Merges the pieces of all parts, those of the file last, in the memory of the part that has ended last, and writes the

@@ -27,8 +27,8 @@
 //!   those that a row does not attend to: else its output may be NaN.
 //! - Rounding: sums are f32. A query times the scales of K is rounded to 13 bits of its largest channel. A softmax weight times
 //!   its scale of V is rounded to 14 bits of the largest in its block; to 7 where the largest weight of the block is at most
-//!   1/64 of the sum of all so far. V of blocks with less than 2^-14 of the weights each, and 2^-10 together, is not read.
-//!   docs/quality.md has what the rounding of K and V costs models.
+//!   1/8 of the sum of those before it in its run of blocks, and its own. V of blocks with less than 2^-14 of the weights each,
+//!   and 2^-10 together, is not read. docs/quality.md has what the rounding of K and V costs models.
 //! - A round is a call of each part. A step has one, or several with some of its rows each.
 
 use super::cache::mnnkv_cache;

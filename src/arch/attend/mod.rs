@@ -53,7 +53,7 @@ const MOST_WEIGHT: f32 = 16383.0;
 /// The same of one part.
 const MOST_COARSE: f32 = 127.0;
 /// Weights of a block have one part where the largest is below this share of all weights so far.
-const FINE: f32 = 64.0;
+const FINE: f32 = 8.0;
 /// Weights that are all below count as 0, so that their inverse is a number.
 const LEAST_WEIGHT: f32 = 1e-30;
 /// A block whose largest logit is this far below the largest so far has less than 2^-14 of the weight: 64 tokens, and
@@ -530,7 +530,7 @@ pub(super) unsafe fn soften<V: Dots>(logits: &mut [[f32; LANES]], running: &mut 
             weight.store(logits);
             sum = sum.add(weight);
         }
-        raise::<V>(running, peak, sum.sum())
+        raise::<V>(running, peak, sum)
     }
 }
 
@@ -548,7 +548,7 @@ unsafe fn highest<V: Dots>(logits: &[[f32; LANES]]) -> f32 {
 
 /// Adds weights below a peak that is not below the earlier one. Returns the factor of earlier sums.
 #[inline(always)]
-unsafe fn raise<V: Dots>(running: &mut Running, peak: f32, weights: f32) -> f32 {
+unsafe fn raise<V: Dots>(running: &mut Running, peak: f32, weights: V::Floats) -> f32 {
     // SAFETY: the caller's.
     unsafe {
         let factor = if peak > running.peak {
@@ -558,7 +558,7 @@ unsafe fn raise<V: Dots>(running: &mut Running, peak: f32, weights: f32) -> f32 
         } else {
             1.0
         };
-        *running = Running { peak, sum: running.sum * factor + weights, skipped: running.skipped * factor };
+        *running = Running { peak, sum: running.sum * factor + weights.sum(), skipped: running.skipped * factor };
         factor
     }
 }
@@ -566,13 +566,14 @@ unsafe fn raise<V: Dots>(running: &mut Running, peak: f32, weights: f32) -> f32 
 /// `2^r - 1` for r from -1/2 to 1/2, divided by r, from its highest power of r on.
 const POWERS: [f32; 4] = [0.009_582_853, 0.055_906_426, 0.240_240_99, 0.693_124_2];
 
-/// `exp(logit - peak)` for logits up to the peak with a relative error below 2^-18; 0 below [`LEAST_EXPONENT`].
+/// `exp(logit - peak)` for logits up to the peak with a relative error below 2^-18; 0 below [`LEAST_EXPONENT`], and NaN where
+/// the logit or the peak is NaN or infinite, but for a logit of -inf.
 #[inline(always)]
 unsafe fn weight<V: Sixteen>(logit: V, peak: f32) -> V {
     // SAFETY: the caller's.
     unsafe {
         let (x, least) = (logit.add(V::splat(-peak)), V::splat(LEAST_EXPONENT));
-        let twos = x.max(least).mul(V::splat(std::f32::consts::LOG2_E));
+        let twos = least.max(x).mul(V::splat(std::f32::consts::LOG2_E));
         let shifted = twos.add(V::splat(ROUNDING));
         let r = twos.add(shifted.add(V::splat(-ROUNDING)).mul(V::splat(-1.0)));
         let mut series = V::splat(POWERS[0]);
@@ -638,15 +639,13 @@ unsafe fn values_of<V: Dots, const N: usize>(
                 most[n] = weight.max(most[n]);
             }
         }
-        let (mut is_fine, mut weights_of) = (false, [0.0; N]);
+        let mut is_fine = false;
         for n in 0..N {
             if peaks[n] == f32::NEG_INFINITY {
                 continue;
             }
-            weights_of[n] = totals[n].sum();
-            let factor = raise::<V>(&mut running[n], peaks[n], weights_of[n]);
+            let factor = raise::<V>(&mut running[n], peaks[n], totals[n]);
             is_fine |= V::highest(most[n]) * FINE > running[n].sum;
-            is_negligible &= running[n].skipped + weights_of[n] <= running[n].sum * MOST_SKIPPED;
             if factor != 1.0 {
                 let factor = V::Floats::splat(factor);
                 for sums in sums[n * len..(n + 1) * len].as_chunks_mut::<LANES>().0 {
@@ -654,17 +653,27 @@ unsafe fn values_of<V: Dots, const N: usize>(
                 }
             }
         }
-        match (is_negligible, is_fine) {
-            (true, _) => {
-                fetch(ahead, ahead.len());
-                for n in 0..N {
-                    running[n].skipped += weights_of[n];
-                }
-            }
+        match (is_negligible && may_skip::<V, N>(&totals, running), is_fine) {
+            (true, _) => fetch(ahead, ahead.len()),
             (false, false) => add_values::<V, N, 1>(block, logits, sums, weights, ahead),
             (false, true) => add_values::<V, N, 2>(block, logits, sums, weights, ahead),
         }
     }
+}
+
+/// Whether the V of a block with these weights need not be read, which is taken note of then.
+#[inline(always)]
+unsafe fn may_skip<V: Dots, const N: usize>(totals: &[V::Floats; N], running: &mut [Running]) -> bool {
+    let mut skipped = [0.0; N];
+    for n in 0..N {
+        // SAFETY: the caller's.
+        skipped[n] = running[n].skipped + unsafe { totals[n].sum() };
+        if skipped[n] > running[n].sum * MOST_SKIPPED {
+            return false;
+        }
+    }
+    running.iter_mut().zip(skipped).for_each(|(running, skipped)| running.skipped = skipped);
+    true
 }
 
 /// Adds V weighted by codes of `PARTS` times 7 bits.
