@@ -196,7 +196,7 @@ fn a_channel_of_v_that_hides_its_group_leaves_the_block_unfit() {
             encoded(dims, &keys, &values).map(|_| ())
         };
         assert_eq!(with(|x| x), Ok(()), "{dims}");
-        for (at, change) in [(|x| x + 50.0) as fn(f32) -> f32, |x| x - 20.0, |x| x * 100.0].into_iter().enumerate() {
+        for (at, change) in [(|x| x + 50.0) as fn(f32) -> f32, |x| x - 50.0, |x| x * 100.0].into_iter().enumerate() {
             assert_eq!(with(change), Err(Unfit::Error), "{dims}, change {at}");
         }
     }
