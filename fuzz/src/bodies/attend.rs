@@ -343,7 +343,12 @@ impl Chat {
         let layout = layout(&self.spec);
         let cache = self.cache(&layout);
         for part in (0..parts).rev() {
-            right(c!(mnnkv_session_attend(self.session, 0, part, parts, &cache, &step)));
+            let status = c!(mnnkv_session_attend(self.session, 0, part, parts, &cache, &step));
+            if !self.is_plain && status == INVALID {
+                // K that is not finite.
+                return self.abort();
+            }
+            right(status);
         }
         self.open = Some(Open { rows, parts, attended: true });
         if !self.is_plain {
