@@ -211,7 +211,8 @@ impl Source<'_> {
         }
         let most = most_reads(blocks.list().len(), blocks.here(head).len());
         // Tests compare with a model that has every block.
-        let most = if cfg!(test) { usize::MAX } else { most.div_ceil(step) };
+        // One more than its share: the best may be in one piece.
+        let most = if cfg!(test) { usize::MAX } else { most.div_ceil(step) + 1 };
         if work.wanted.len() > most {
             work.wanted.select_nth_unstable_by(most, |a, b| b.share.total_cmp(&a.share));
             work.wanted.truncate(most);
