@@ -166,7 +166,8 @@ public:
     }
 
     mnnkv::session session;
-    float few_dims_size = 2;
+    /// Of the first channel of V of each head, which hides the 31 others of its group where it is large.
+    float value_offset = 0;
     /// Layers of the last step that the session attended to.
     std::uint32_t attended = 0;
 
@@ -197,8 +198,9 @@ private:
             all_[layer].emplace_back(2 * v_at);
             for (std::size_t at = 0; at < 2 * v_at; ++at) {
                 // Keys have few directions, as those of models, which sketches of what is in the file are made for.
-                const float size = at >= v_at ? 1.0f : at % dims < few_dims ? few_dims_size : 0.4f;
-                all_[layer].back()[at] = size * number();
+                const float size = at >= v_at ? 1.0f : at % dims < few_dims ? 2.0f : 0.4f;
+                const float offset = at >= v_at && at % dims == 0 ? value_offset : 0.0f;
+                all_[layer].back()[at] = size * number() + offset;
             }
             for (std::uint32_t h = 0; h < kv_heads; ++h) {
                 const std::size_t at = (std::size_t{h} * layout_.max_tokens + own.kv_len) * dims;
