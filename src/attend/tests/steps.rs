@@ -268,12 +268,15 @@ proptest! {
     }
 }
 
+/// A row, its query head and its numbers.
+type RowBits = (usize, usize, Vec<u32>);
+
 /// The bits of the output, row by row, and of what blocks got, of parts in this order.
 fn bits(
     tokens: &Tokens<'_>,
     step: &Step<'_>,
     order: impl ExactSizeIterator<Item = u32>,
-) -> (Vec<(usize, usize, Vec<u32>)>, Vec<(u32, u32, u32)>) {
+) -> (Vec<RowBits>, Vec<[u32; 3]>) {
     let (round, mut rows, parts) = (Round::default(), Vec::new(), order.len() as u32);
     for part in order {
         let mut write =
@@ -281,7 +284,7 @@ fn bits(
         attend(tokens, step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
     }
     let mut masses: Vec<_> =
-        round.take_found().masses.iter().map(|mass| (mass.block, mass.head, mass.share.to_bits())).collect();
+        round.take_found().masses.iter().map(|mass| [mass.block, mass.head, mass.share.to_bits()]).collect();
     rows.sort();
     masses.sort();
     (rows, masses)
