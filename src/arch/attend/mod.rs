@@ -60,7 +60,7 @@ const LEAST_WEIGHT: f32 = 1e-30;
 /// ln(64 * 2^14) = 13.86. Its V is not read, as long as all that were not read have less than [`MOST_SKIPPED`].
 const NEGLIGIBLE: f32 = 13.875;
 /// Most weight of all blocks whose V is not read, as a share of all weights so far.
-pub const MOST_SKIPPED: f32 = 1.0 / 1024.0;
+const MOST_SKIPPED: f32 = 1.0 / 1024.0;
 
 /// One head of a block.
 #[derive(Clone, Copy)]

@@ -88,6 +88,22 @@ fn chat(
     Chat { layout, key, value, blocks: blocks_of, positions, raw, numbers }
 }
 
+impl Chat {
+    /// All tokens, without a file.
+    fn tokens(&self, dims: usize) -> Tokens<'_> {
+        Tokens {
+            source: None,
+            weighs: false,
+            shape: Shape::new(dims).unwrap(),
+            blocks: &self.blocks,
+            cache: CacheRef::new(&self.layout, &self.key, &self.value).unwrap(),
+            raw: self.raw,
+            positions: &self.positions,
+            logical: self.numbers[0].len() as u32,
+        }
+    }
+}
+
 /// Query rows of f32, `[row][head][dim]`.
 fn queries_of(rows: usize, dims: usize, data: &[u8]) -> Queries<'_> {
     let (heads, head_stride) = (KV_HEADS * GROUP, dims * 4);
@@ -302,16 +318,8 @@ fn a_step_of_any_number_of_parts_has_the_same_bits() {
         let queries = queries_of(rows, 64, &queries);
         let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
         let basis = chat.blocks.basis.as_ref().unwrap();
-        let tokens = Tokens {
-            source: Some(Source { file: &file, basis, wait: SOON }),
-            weighs: true,
-            shape: Shape::new(64).unwrap(),
-            blocks: &chat.blocks,
-            cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
-            raw: chat.raw,
-            positions: &chat.positions,
-            logical: chat.numbers[0].len() as u32,
-        };
+        let tokens =
+            Tokens { source: Some(Source { file: &file, basis, wait: SOON }), weighs: true, ..chat.tokens(64) };
         let one = bits(&tokens, &step, 0..1);
         for parts in [2, 3, 4, 7, 8, 24, 63, 64] {
             assert!(bits(&tokens, &step, (0..parts).rev()) == one, "{blocks} blocks, {rows} rows, {parts} parts");
@@ -327,16 +335,7 @@ fn logits_that_overflow_are_refused_by_name() {
         let queries = Queries { scale, ..queries_of(1, 64, &queries) };
         let mask = Some(Mask { data: mask, stride: mask.len(), tokens: mask.len() as u32 });
         let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask };
-        let tokens = Tokens {
-            source: None,
-            weighs: false,
-            shape: Shape::new(64).unwrap(),
-            blocks: &chat.blocks,
-            cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
-            raw: chat.raw,
-            positions: &chat.positions,
-            logical: chat.numbers[0].len() as u32,
-        };
+        let tokens = chat.tokens(64);
         let mut is_finite = true;
         let mut write = |_: usize, _: usize, x: &[f32]| is_finite &= x.iter().all(|x| x.is_finite());
         let result = attend(&tokens, &step, (0, 1), &Round::default(), &mut Work::default(), &mut write);
