@@ -31,7 +31,7 @@ ASAN := $(SANITIZED) ASAN_OPTIONS=detect_leaks=1 RUSTFLAGS="-Zsanitizer=address 
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 test-windows check-targets sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks engines quality size header abi \
+.PHONY: help demo test test-aarch64 test-windows check-targets sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks engines quality size header \
         setup lint dist dist-binaries packages reproducible sanitize-rust sanitize-cpp mutants clean
 
 help:
@@ -61,7 +61,6 @@ help:
 	@echo "make size     bytes of each stripped library, by module"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   regenerate the headers in include/ after a change in src/ffi or model/src/ffi"
-	@echo "make abi      freeze what was added to the headers in abi/; refuses what breaks older programs (docs/abi.md)"
 	@echo "make setup    install the missing tools of the tests"
 	@echo "make dist     tarballs of the last commit in build/dist: sources with SBOMs, and crates (docs/packages.md)"
 	@echo "make dist-binaries"
@@ -199,9 +198,6 @@ size:
 
 header:
 	MNNKV_WRITE_HEADER=1 cargo test --locked --test header
-
-abi:
-	MNNKV_WRITE_ABI=1 cargo test --locked --test abi
 
 setup:
 	@"$(SETUP)" test

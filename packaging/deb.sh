@@ -47,16 +47,15 @@ cp debian/libmnnkv1.copyright debian/libmnnkv-dev.copyright
 cat debian/copyright notices/mnnkv.txt >debian/mnnkv.copyright
 cp debian/libmnnkv1.copyright debian/copyright
 
-# Each function with the release that it came in, as abi/ has them: a program needs the newest release whose functions it uses.
-# Experimental ones need this release, and may go.
-# symbols LIST SONAME PACKAGE
+# Each function of the headers, at this release.
+# symbols HEADERS SONAME PACKAGE
 symbols() {
     echo "$2 $3 #MINVER#"
-    sed -n -e "s/^FUNCTION(experimental, \([a-z0-9_]*\), .*/ (optional)\1@Base $version/p" \
-        -e 's/^FUNCTION(\([0-9.]*\), \([a-z0-9_]*\), .*/ \2@Base \1/p' "abi/$1.abi"
+    find "include/$1" -maxdepth 1 -name '*.h' ! -name load.h -exec cat {} + |
+        sed -n "s/^\(const \)\{0,1\}[a-z][a-z0-9_]* \**\(mnnkv_[a-z0-9_]*\)(.*/ \2@Base $version/p"
 }
 symbols mnnkv libmnnkv.so.1 libmnnkv1 >debian/libmnnkv1.symbols
-symbols model libmnnkv_model.so.1 libmnnkv-model1 >debian/libmnnkv-model1.symbols
+symbols mnnkv/model libmnnkv_model.so.1 libmnnkv-model1 >debian/libmnnkv-model1.symbols
 
 # shellcheck disable=SC2086 # flags as words
 dpkg-buildpackage -b -us -uc ${MNNKV_DEB_FLAGS-}

@@ -1,8 +1,7 @@
-//! `docs/architecture.md` against the sources: import direction, unsafe code, system calls, and the files it names.
+//! The direction of imports, and where unsafe code and system calls may be.
 //!
-//! The document is read by headings: `## Direction` (a table `| module | may use |`), `### Path: ...` (numbered lists that
-//! begin with a file) and `## Where is what` (a table whose last column is a file). A module is a folder or a file of
-//! `src/`. The crate of `model/` is two modules: `model/ffi`, and `model` for the rest. Modules of `replay/` begin with its name.
+//! A module is a folder or a file of `src/`. The crate of `model/` is two modules: `model/ffi`, and `model` for the rest.
+//! Modules of `replay/` begin with its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,63 +14,56 @@ const SYSTEM: [&str; 4] = ["fs", "thread", "env", "net"];
 /// Files outside `sys` that may name a module of the system: they hold the type `File`, and `sys` reads it.
 const HOLDS_FILES: [&str; 2] = ["src/model/file.rs", "model/src/file.rs"];
 
-/// The document.
-struct Document(String);
+/// A module, and the modules that it may use and does use.
+const DIRECTION: &[(&str, &str)] = &[
+    ("ffi", "arch attend dtype gear h2o layout session snapshot state status store sys"),
+    ("model/ffi", "dtype ffi layout model status sys"),
+    ("session", "attend bytes dtype gear h2o json layout snapshot status store sys"),
+    ("store", "gear layout status sys"),
+    ("snapshot", "bytes status sys"),
+    ("state", "bytes dtype gear status sys"),
+    ("gear", "arch bytes dtype status sys"),
+    ("layout", "arch dtype status sys"),
+    ("attend", "arch dtype layout status sys"),
+    ("h2o", "status sys"),
+    ("model", "arch dtype json layout status sys"),
+    (
+        "replay/evaluation",
+        "replay/codec replay/dumps replay/error replay/eviction replay/results replay/watch replay/whole_cache",
+    ),
+    ("replay/whole_cache", "h2o replay/codec replay/error replay/results"),
+    (
+        "replay/eviction",
+        "dtype layout replay/dumps replay/error replay/head_sums replay/results replay/watch session status",
+    ),
+    ("replay/codec", "gear replay/dumps replay/error replay/results replay/watch session status"),
+    (
+        "replay/quality",
+        "arch attend dtype gear layout replay/dumps replay/error replay/head_sums replay/llama replay/watch session status store",
+    ),
+    ("replay/llama", "arch dtype json replay/dumps replay/error"),
+    ("replay/reference", "replay/dumps replay/error"),
+    ("replay/dumps", "dtype json layout replay/error status"),
+    ("replay/head_sums", "h2o session status"),
+    ("replay/results", "replay/error"),
+    ("replay/error", ""),
+    ("replay/watch", ""),
+    ("arch", "sys"),
+    ("json", "status sys"),
+    ("bytes", "status sys"),
+    ("dtype", "status"),
+    ("status", "sys"),
+    ("sys", "status"),
+];
 
-impl Document {
-    fn read() -> Self {
-        Document(text("docs/architecture.md"))
-    }
-
-    /// The lines below a heading, up to the next heading of any level.
-    fn section(&self, heading: &str) -> Vec<&str> {
-        let below = self.0.lines().skip_while(|line| *line != heading).skip(1);
-        let lines: Vec<&str> = below.take_while(|line| !line.starts_with('#')).collect();
-        assert!(!lines.is_empty(), "docs/architecture.md has no section {heading:?}");
-        lines
-    }
-
-    /// The cells of a table below a heading, without its header.
-    fn table(&self, heading: &str) -> Vec<Vec<String>> {
-        let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect();
-        let rows: Vec<_> = self.section(heading).into_iter().filter(|line| line.starts_with('|')).map(cells).collect();
-        rows.into_iter().skip(2).collect()
-    }
-
-    /// Modules and the modules that each may use.
-    fn direction(&self) -> Direction {
-        let header = self.section("## Direction").into_iter().find(|line| line.starts_with('|'));
-        assert_eq!(header, Some("| module | may use |"));
-        let set = |cell: &str| cell.split(", ").filter(|module| *module != "—").map(String::from).collect();
-        let row = |cells: Vec<String>| (cells[0].trim_matches('`').to_string(), set(&cells[1]));
-        Direction(self.table("## Direction").into_iter().map(row).collect())
-    }
-
-    /// Titles, files and functions of the data paths.
-    fn paths(&self) -> Vec<(&str, Vec<Step>)> {
-        let titles = self.0.lines().filter(|line| line.starts_with("### Path: "));
-        let step = |line: &str| {
-            let (number, rest) = line.split_once(". ")?;
-            number.parse::<u32>().ok()?;
-            let step = || rest.strip_prefix('`')?.strip_suffix('`')?.split_once("`: `");
-            let (file, function) = step().unwrap_or_else(|| panic!("{line:?} is not a number, `file`: `function`"));
-            Some(Step { file: file.into(), function: function.into() })
-        };
-        titles.map(|title| (title, self.section(title).into_iter().filter_map(step).collect())).collect()
-    }
-}
-
-/// A line of a data path.
-#[derive(Debug)]
-struct Step {
-    file: String,
-    function: String,
-}
-
-#[derive(Default)]
 struct Direction(BTreeMap<String, BTreeSet<String>>);
 
 impl Direction {
+    fn new(rows: &[(&str, &str)]) -> Self {
+        let set = |used: &str| used.split_whitespace().map(String::from).collect();
+        Direction(rows.iter().map(|(module, used)| (module.to_string(), set(used))).collect())
+    }
+
     fn allows(&self, module: &str, used: &str) -> bool {
         module == used || self.0.get(module).is_some_and(|may| may.contains(used))
     }
@@ -126,22 +118,6 @@ impl Source {
 
     fn module(&self) -> String {
         module(&self.path)
-    }
-
-    /// Whether this file defines a function of that name, and whether it calls one.
-    fn defines_and_calls(&self, function: &str) -> (bool, bool) {
-        let (mut defines, mut calls) = (false, false);
-        for (_, line) in &self.lines {
-            for (at, _) in line.match_indices(function) {
-                let before = &line[..at];
-                let is_whole = !before.ends_with(is_word) && !line[at + function.len()..].starts_with(is_word);
-                let is_called = line[at + function.len()..].starts_with(['(', ':', ')', ',']);
-                let is_defined = before.ends_with("fn ");
-                defines |= is_whole && is_defined;
-                calls |= is_whole && !is_defined && is_called;
-            }
-        }
-        (defines, calls)
     }
 
     /// The names right behind `prefix`, with line numbers: an identifier, or each of a group in braces.
@@ -213,12 +189,6 @@ fn members(group: &str) -> Vec<String> {
     names
 }
 
-/// The first text in backticks.
-fn quoted(text: &str) -> Option<String> {
-    let rest = text.strip_prefix('`')?;
-    Some(rest.split('`').next()?.to_string())
-}
-
 /// The module that a file belongs to; the ABI's headers and other files belong to none.
 fn module(path: &str) -> String {
     let first = |rest: &str| rest.split(['/', '.']).next().unwrap_or_default().to_string();
@@ -235,10 +205,6 @@ fn module(path: &str) -> String {
 fn text(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-fn exists(path: &str) -> bool {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path).is_file()
 }
 
 /// Every file of the library that is no test.
@@ -315,49 +281,13 @@ fn outside(sources: &[Source]) -> Vec<String> {
     wrong
 }
 
-/// Faults of a path: a file that is missing or comes twice, a function that its file lacks or that no file above calls, a
-/// module that is entered twice or that no module above uses.
-fn path_faults(title: &str, steps: &[Step], table: &Direction, sources: &[Source]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let mut modules: Vec<String> = Vec::new();
-    let source = |step: &Step| sources.iter().find(|source| source.path == step.file);
-    for (at, step) in steps.iter().enumerate() {
-        let (file, function, above) = (&step.file, &step.function, &steps[..at]);
-        match source(step) {
-            None => wrong.push(format!("{title}: {file} does not exist")),
-            Some(source) if !source.defines_and_calls(function).0 => {
-                wrong.push(format!("{title}: {file} has no function {function}"));
-            }
-            Some(_) if at > 0 && !above.iter().filter_map(source).any(|file| file.defines_and_calls(function).1) => {
-                wrong.push(format!("{title}: no file above {file} calls {function}"));
-            }
-            Some(_) => {}
-        }
-        if above.iter().any(|step| step.file == *file) {
-            wrong.push(format!("{title}: {file} comes twice"));
-        }
-        let module = module(file);
-        if modules.last() == Some(&module) {
-            continue;
-        }
-        if modules.contains(&module) {
-            wrong.push(format!("{title}: {module} is entered twice, at {file}"));
-        }
-        if !modules.is_empty() && !modules.iter().any(|above| table.allows(above, &module)) {
-            wrong.push(format!("{title}: no module above {file} may use {module}"));
-        }
-        modules.push(module);
-    }
-    wrong
-}
-
 fn assert_none(wrong: &[String]) {
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
 
 #[test]
 fn rooms_use_each_other_as_the_table_says() {
-    let table = Document::read().direction();
+    let table = Direction::new(DIRECTION);
     assert_none(&directions(&table, &sources()));
     assert_eq!(table.cycles(), [""; 0], "modules that use each other");
 }
@@ -367,35 +297,16 @@ fn unsafe_code_and_the_system_are_where_they_may_be() {
     assert_none(&outside(&sources()));
 }
 
-#[test]
-fn paths_go_down_and_enter_each_room_once() {
-    let document = Document::read();
-    let (table, paths) = (document.direction(), document.paths());
-    assert!(paths.len() >= 3, "{} paths", paths.len());
-    assert!(paths.iter().all(|(_, files)| files.len() > 2), "{paths:?}");
-    let sources = sources();
-    let faults = paths.iter().flat_map(|(title, steps)| path_faults(title, steps, &table, &sources));
-    assert_none(&faults.collect::<Vec<_>>());
-}
-
-#[test]
-fn the_walk_names_files_that_exist() {
-    let rows = Document::read().table("## Where is what");
-    assert!(rows.len() >= 6, "{} rows", rows.len());
-    let missing = rows.iter().map(|row| quoted(row.last().unwrap()).unwrap_or_else(|| panic!("{row:?}")));
-    assert_none(&missing.filter(|file| !exists(file)).map(|file| format!("{file} does not exist")).collect::<Vec<_>>());
-}
-
 /// The checks above report violations.
 #[test]
 fn every_fault_is_found() {
-    let document = Document(
-        "## Direction\n\n| module | may use |\n|---|---|\n| `store` | gear, sys |\n| `gear` | store, sys |\n\
-         | `sys` | — |\n| `attic` | sys |\n| `model` | sys |\n\n### Path: a\n\n1. `src/store/mod.rs`: `put`\n2. `src/gear/none.rs`: `b`\n\
-         3. `src/store/mod.rs`: `take`\n4. `src/layout/mod.rs`: `zero`\n5. `src/sys/mod.rs`: `drop`\n"
-            .into(),
-    );
-    let table = document.direction();
+    let table = Direction::new(&[
+        ("store", "gear sys"),
+        ("gear", "store sys"),
+        ("sys", ""),
+        ("attic", "sys"),
+        ("model", "sys"),
+    ]);
     let source = |path: &str, text: &str| Source::new(path, text);
     let sources = [
         source(
@@ -436,19 +347,4 @@ fn every_fault_is_found() {
         "src/loft/a.rs:2: loft uses libc::b; only sys may",
     ];
     assert_eq!(outside(&sources), expected);
-    let (title, steps) = document.paths().remove(0);
-    let sources = [
-        source("src/store/mod.rs", "fn put() {\n    layout.zeroes();\n    self.drop(layout);\n}\n"),
-        source("src/layout/mod.rs", "pub fn zero(n: u8) {\n    pages::zero(n)\n}\n"),
-        source("src/sys/mod.rs", "fn drop() {}\n"),
-    ];
-    let expected = [
-        "### Path: a: src/gear/none.rs does not exist",
-        "### Path: a: src/store/mod.rs has no function take",
-        "### Path: a: src/store/mod.rs comes twice",
-        "### Path: a: store is entered twice, at src/store/mod.rs",
-        "### Path: a: no file above src/layout/mod.rs calls zero",
-        "### Path: a: no module above src/layout/mod.rs may use layout",
-    ];
-    assert_eq!(path_faults(title, &steps, &table, &sources), expected);
 }
