@@ -80,7 +80,7 @@ demo:
 test:
 	@"$(SETUP)" test
 	cargo test --locked --workspace
-	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" -- store::queue store::marks attend::round
+	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" -- store::queue attend::round
 	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON
 	@$(COMPILE)
 	@cd "$(BUILD)" && $(CTEST) --output-on-failure --parallel $(JOBS)

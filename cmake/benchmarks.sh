@@ -71,10 +71,7 @@ commits() {
 
 section layout cargo bench --locked --bench layout
 section host build/bin/mnnkv_bench_host
-section peers cargo bench --locked --bench peers
 section gear cargo bench --locked --bench gear
-section zstd cargo bench --locked --bench zstd
-section chat cargo bench --locked --bench chat
 section attend cargo bench --locked --bench attend
 section budget cargo bench --locked --bench budget
 section plan cargo bench --locked --bench plan

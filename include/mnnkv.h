@@ -4,13 +4,11 @@
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
 //   mnnkv/attend.h    attention over tokens in 8 and 4 bits
 //   mnnkv/rows.h      attention over a cache that stays where the host has it, without a session
-//   mnnkv/heads.h     stored tokens read head by head, on the attention threads, in place of a restore in begin
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/memory.h    a budget in bytes for all of a session's caches: the main way to use mnn-kv
 //   mnnkv/metrics.h   what a session has measured
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
-//   mnnkv/policy.h    which tokens an eviction removes: pinned tokens, and what they are ranked by
-//   mnnkv/executor.h  threads of the host that encode and decode for a session
+//   mnnkv/policy.h    tokens that are never evicted
 //   mnnkv/snapshot.h  the file of a chat, saved step by step
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)
 //   mnnkv/layout.h    cache memory in place: index, gather, scatter, move, compact, zero, release
@@ -21,11 +19,10 @@
 //   mnnkv/load.h      the functions of a library that is loaded at run time; not included here
 //   mnnkv/model.h     files that come with a model; not included here, and of a library of its own: libmnnkv_model
 //
-// A host that patches its attention needs base.h, session.h and attend.h; heads.h if it stores tokens, since a
-// restore in begin costs more, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp. docs/adopt.md makes
+// A host that patches its attention needs base.h, session.h and attend.h, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp. docs/adopt.md makes
 // an example engine a host, step by step.
 //
-// Without the calls that attend.h shows, kv_quant has no effect, nor has a budget unless kv_lossless is true.
+// Without the calls that attend.h shows, neither kv_quant nor a budget has an effect.
 //
 // Example
 //
@@ -55,12 +52,12 @@
 //   differ from the default: in a field where 0 would make no sense, 0 stands for the default, and a NULL options
 //   pointer is all defaults.
 //   Set struct_size of output structs as well. Fields without a comment of their own share the comment above;
-//   fields named reserved must be 0. docs/abi.md says how structs grow.
+//   fields named reserved must be 0.
 // - Sizes are bytes where nothing else is said. Arrays are dense and row-major: [head][token][dim] has dim innermost.
 // - Text outputs (text, cap, len) are UTF-8 with a terminating zero, which *len counts. A call with NULL and 0
 //   returns BUFFER_TOO_SMALL and the size. Input texts are UTF-8, zero-terminated unless a length is passed.
-// - Pointers are not retained after the call, and no function calls back or throws; mnnkv_executor and
-//   mnnkv_snapshot_io are the exceptions.
+// - Pointers are not retained after the call, and no function calls back or throws;
+//   mnnkv_snapshot_io is the exception.
 // - Handles are made by functions that take MNNKV_ABI_VERSION as abi_version, return UNSUPPORTED for another, and write
 //   the handle to *out. They are freed by their _destroy function, which ignores NULL, works after INTERNAL, and must
 //   not overlap other calls. A handle is destroyed once and not used after that. Nothing else must be freed.
@@ -85,10 +82,8 @@
 #include "mnnkv/memory.h"
 #include "mnnkv/metrics.h"
 #include "mnnkv/scores.h"
-#include "mnnkv/heads.h"
 #include "mnnkv/park.h"
 #include "mnnkv/policy.h"
-#include "mnnkv/executor.h"
 #include "mnnkv/snapshot.h"
 #include "mnnkv/store.h"
 #include "mnnkv/layout.h"

@@ -28,13 +28,6 @@ pub(crate) fn push_number(out: &mut Vec<u8>, number: u64) -> Result<()> {
     memory::extend(out, &bytes[..len])
 }
 
-/// Appends `bytes` after their length.
-pub(crate) fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
-    memory::reserve(out, bytes.len() + NUMBER_BOUND)?;
-    push_number(out, bytes.len() as u64)?;
-    memory::extend(out, bytes)
-}
-
 /// What is left to read. Each method names `what` was expected where it fails.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
@@ -76,12 +69,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The bytes of [`push_bytes`].
-    pub(crate) fn bytes(&mut self, what: &str) -> Result<&'a [u8]> {
-        let len = self.number_within(self.rest().len(), what)?;
-        self.take(len, what)
-    }
-
     pub(crate) fn byte(&mut self, what: &str) -> Result<u8> {
         Ok(self.array::<1>(what)?[0])
     }
@@ -115,15 +102,6 @@ impl<'a> Reader<'a> {
         match u32::try_from(number) {
             Ok(number) => Ok(number),
             Err(_) => bail!(Corrupt, "byte {begin}: {what} is {number}; at most {} allowed", u32::MAX),
-        }
-    }
-
-    /// The next number, of any form and at most `limit`.
-    pub(crate) fn number_within(&mut self, limit: usize, what: &str) -> Result<usize> {
-        let (begin, number) = (self.at, self.number_of_any_form(what)?);
-        match usize::try_from(number) {
-            Ok(number) if number <= limit => Ok(number),
-            _ => bail!(Corrupt, "byte {begin}: {what} is {number}; at most {limit} expected"),
         }
     }
 

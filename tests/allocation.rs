@@ -6,8 +6,6 @@ mod budget;
 mod common;
 #[path = "common/counting_allocator.rs"]
 mod counting_allocator;
-#[path = "allocation/mutations.rs"]
-mod mutations;
 #[path = "common/packing.rs"]
 mod packing;
 #[path = "allocation/working_memory.rs"]
@@ -74,10 +72,10 @@ fn parking_holds_six_times_the_k_of_a_head_beside_pages_that_go_back_to_the_syst
     let head = key.len() / 16;
     let mut store = Store::new(Settings::default()).unwrap();
     let mut parked = Parked::default();
-    let packing = Packing { effort: Effort::new(1, "effort").unwrap(), rotation: None, threads: 1 };
+    let packing = Packing { effort: Effort::new(1, "effort").unwrap(), threads: 1 };
     let held = peak(|| {
         let cache = Cache::new(&layout, &mut key, &mut value).unwrap();
-        parked = store.park(0, cache, tokens, &[[0, tokens as i32]], &packing, &AtomicBool::new(false)).unwrap();
+        parked = store.park(0, cache, tokens, &packing, &AtomicBool::new(false)).unwrap();
     });
     let bytes = parked.bytes as usize;
     assert!(bytes > 12 * head && held <= 6 * head, "{held} bytes held for {bytes}; a head has {head}");

@@ -18,7 +18,7 @@ const HOLDS_FILES: [&str; 2] = ["src/model/file.rs", "model/src/file.rs"];
 const DIRECTION: &[(&str, &str)] = &[
     ("ffi", "arch attend dtype gear h2o layout session snapshot state status store sys"),
     ("model/ffi", "dtype ffi layout model status sys"),
-    ("session", "attend bytes dtype gear h2o json layout snapshot status store sys"),
+    ("session", "attend bytes dtype h2o json layout snapshot status store sys"),
     ("store", "gear layout status sys"),
     ("snapshot", "bytes status sys"),
     ("state", "bytes dtype gear status sys"),
@@ -39,7 +39,7 @@ const DIRECTION: &[(&str, &str)] = &[
     ("replay/codec", "gear replay/dumps replay/error replay/results replay/watch session status"),
     (
         "replay/quality",
-        "arch attend dtype gear layout replay/dumps replay/error replay/head_sums replay/llama replay/watch session status store",
+        "arch attend dtype layout replay/dumps replay/error replay/head_sums replay/llama replay/watch session status",
     ),
     ("replay/llama", "arch dtype json replay/dumps replay/error"),
     ("replay/reference", "replay/dumps replay/error"),

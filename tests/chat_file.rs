@@ -8,12 +8,12 @@ mod disk;
 use common::{Random, read, testdata};
 use disk::Disk;
 use mnnkv::dtype::Dtype;
-use mnnkv::gear::{Effort, Frequencies, Pairing};
+use mnnkv::gear::Effort;
 use mnnkv::layout::{Cache, CacheRef, Layout, Pair, Spec, gather, scatter};
 use mnnkv::session::Session;
 use mnnkv::snapshot::{Access, Snapshot, Storage};
 use mnnkv::status::{Error, Status};
-use mnnkv::store::{KeyRotation, Packing};
+use mnnkv::store::Packing;
 use std::io::{Seek, SeekFrom, Write};
 
 const CONFIG: &[u8] = br#"{"kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0,
@@ -83,10 +83,8 @@ fn sample(kind: &str, layer: usize, tokens: impl Iterator<Item = usize> + Clone)
         .collect()
 }
 
-fn packing() -> Packing<'static> {
-    let frequencies = Frequencies::Theta(10_000.0);
-    let rotation = Some(KeyRotation { pairing: Pairing::Half, dims: 0, frequencies });
-    Packing { effort: Effort::DEFAULT, rotation, threads: 2 }
+fn packing() -> Packing {
+    Packing { effort: Effort::DEFAULT, threads: 2 }
 }
 
 /// 60 tokens of the sample in steps of 50 and 10 with a save after each, an edit, and a third save.

@@ -1,4 +1,4 @@
-//! Gear format v1: bit-exact round trips, the reference's goldens, refusal of malformed input.
+//! Gear: bit-exact round trips, the reference's goldens, the checked container, refusal of malformed input.
 
 mod common;
 #[path = "common/v1_reader.rs"]
@@ -8,6 +8,7 @@ use mnnkv::dtype::Dtype;
 use mnnkv::gear::{self, Decoder, Effort, Encoder, Format, Options, Predictors};
 use mnnkv::status::Status;
 use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_64;
 
 const ALL: Predictors = Predictors::ALL;
 
@@ -27,7 +28,7 @@ fn predictors(list: &str) -> Predictors {
         "xor_seq" => Predictors::XOR_SEQ,
         _ => panic!("{name:?}"),
     });
-    Predictors::from_bits(bits.fold(0, |set, bit| set | bit), Format::V1).unwrap()
+    Predictors::from_bits(bits.fold(0, |set, bit| set | bit)).unwrap()
 }
 
 fn goldens() -> Vec<Golden> {
@@ -164,14 +165,6 @@ fn a_hostile_word_count_allocates_no_memory() {
 }
 
 #[test]
-fn a_v1_blob_is_not_decoded_as_int8_and_the_text_has_the_formats_with_int8() {
-    let blob = encode(&common::read("gear_v1/l0_k.f16.bin"), Dtype::F16, ALL);
-    let error = decode(&blob, Dtype::Int8, 64).unwrap_err();
-    assert_eq!(error.status(), Status::Corrupt);
-    assert!(error.message().contains("v2 or lanes"), "{error}");
-}
-
-#[test]
 fn bytes_after_the_last_frame_and_second_zstd_frames_are_corrupt() {
     let words = common::read("gear_v1/l0_k.f16.bin");
     let mut blob = encode(&words, Dtype::F16, ALL);
@@ -215,8 +208,7 @@ fn the_first_of_equal_candidates_wins() {
         assert_eq!((plane.mode, plane.codec), (0, 0));
     }
     // Every residual of one word is the word itself; RLE comes before ZSTD.
-    for plane in v1_reader::planes(&encode(&[1, 2, 3, 4], Dtype::F32, Predictors::from_bits(6, Format::V1).unwrap()), 4)
-    {
+    for plane in v1_reader::planes(&encode(&[1, 2, 3, 4], Dtype::F32, Predictors::from_bits(6).unwrap()), 4) {
         assert_eq!((plane.mode, plane.codec), (1, 0));
     }
 }
@@ -228,8 +220,8 @@ fn partial_words_are_refused() {
         assert_eq!(error.status(), Status::InvalidArgument);
         assert_eq!(gear::bound(len, width), None);
     }
-    // More words than a blob of v1 can hold; v2 holds them.
-    assert!(gear::bound(1 << 33, Dtype::F16).unwrap() > 1 << 33);
+    // More words than a frame can hold.
+    assert_eq!(gear::bound(1 << 34, Dtype::F16), None);
     assert_eq!(gear::bound(usize::MAX - 1, Dtype::F16), None);
 }
 
@@ -247,16 +239,51 @@ fn words(width: usize) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// 26 bytes in front of a frame, as docs/format.md has them.
+fn checked(words: &[u8], dtype: Dtype) -> Vec<u8> {
+    let count = (words.len() / dtype.bytes()) as u64;
+    let head = [&b"\0\0\0\0MNKV\x04"[..], &[dtype as u32 as u8], &count.to_le_bytes(), &xxh3_64(words).to_le_bytes()];
+    [head.concat(), Encoder::new().encode(words, dtype, &Options::new(Format::V1)).unwrap().to_vec()].concat()
+}
+
+#[test]
+fn a_checked_blob_is_a_frame_behind_its_header_and_any_other_bit_is_refused() {
+    for dtype in Dtype::ALL {
+        let words: Vec<u8> = (0..64 * dtype.bytes()).map(|at| (at * at >> 4) as u8).collect();
+        let blob = checked(&words, dtype);
+        assert!(Encoder::new().encode(&words, dtype, &Options::new(Format::Checked)).unwrap() == blob, "{dtype:?}");
+        assert!(decode(&blob, dtype, words.len()).unwrap() == words);
+        for bit in 0..8 * blob.len() {
+            let mut bad = blob.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            // A bit of ZSTD's descriptor that nobody reads changes no word.
+            match decode(&bad, dtype, words.len()) {
+                Ok(back) => assert!(back == words, "{dtype:?}, bit {bit}"),
+                Err(error) => assert_ne!(error.status(), Status::Internal, "{dtype:?}, bit {bit}: {error}"),
+            }
+        }
+        for len in 0..blob.len() {
+            assert!(decode(&blob[..len], dtype, words.len()).is_err(), "{dtype:?} cut to {len}");
+        }
+        let other = if dtype == Dtype::F16 { Dtype::Bf16 } else { Dtype::F16 };
+        assert_eq!(decode(&blob, other, words.len()).unwrap_err().status(), Status::InvalidArgument);
+        let mut later = blob;
+        later[8] = 5;
+        assert_eq!(decode(&later, dtype, words.len()).unwrap_err().status(), Status::Unsupported);
+    }
+}
+
 proptest! {
     #[test]
     fn any_words_are_restored_bit_for_bit_within_the_bound(
         (width, words) in prop_oneof![
+            words(1).prop_map(|w| (Dtype::Int8, w)),
             words(2).prop_map(|w| (Dtype::F16, w)),
             words(4).prop_map(|w| (Dtype::F32, w)),
         ],
         bits in 0u32..8,
     ) {
-        let predictors = Predictors::from_bits(bits, Format::V1).unwrap();
+        let predictors = Predictors::from_bits(bits).unwrap();
         let blob = encode(&words, width, predictors);
         prop_assert!(blob.len() <= gear::bound(words.len(), width).unwrap());
         prop_assert_eq!(gear::decoded_len(&blob, width).unwrap(), words.len());

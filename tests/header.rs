@@ -69,13 +69,6 @@ const HEADERS: &[Header] = &[
         sections: &["sums"],
     },
     Header {
-        path: "mnnkv/heads.h",
-        about: "stored tokens restored by the attention threads, a head at a time",
-        includes: &["\"session.h\""],
-        folder: "src/ffi",
-        sections: &["heads"],
-    },
-    Header {
         path: "mnnkv/park.h",
         about: "a layer compressed as a whole, and its memory returned, while no step is due",
         includes: &["\"session.h\"", "\"gear.h\""],
@@ -84,17 +77,10 @@ const HEADERS: &[Header] = &[
     },
     Header {
         path: "mnnkv/policy.h",
-        about: "which tokens an eviction removes: pinned tokens, and what they are ranked by",
+        about: "tokens that are never evicted",
         includes: &["\"session.h\""],
         folder: "src/ffi",
         sections: &["policy"],
-    },
-    Header {
-        path: "mnnkv/executor.h",
-        about: "threads of the host that encode and decode for a session",
-        includes: &["<stdint.h>"],
-        folder: "src/ffi/session",
-        sections: &["executor"],
     },
     Header {
         path: "mnnkv/snapshot.h",
@@ -136,7 +122,7 @@ const HEADERS: &[Header] = &[
         about: "the lossless codec of fp16, bf16, fp32 and int8 words",
         includes: &["\"base.h\""],
         folder: "src/ffi/gear",
-        sections: &["options", "experimental", "encode", "decode"],
+        sections: &["options", "encode", "decode"],
     },
     Header {
         path: "mnnkv/state.h",
@@ -380,7 +366,6 @@ fn items(file: &Path, source: &str) -> String {
     }
     // Structs of other headers, which many hosts need not read.
     let out = out.replace("const mnnkv_int8 *int8;", "const struct mnnkv_int8 *int8;");
-    let out = out.replace("const mnnkv_executor *executor;", "const struct mnnkv_executor *executor;");
     // cbindgen does not see what a macro defines.
     out.replace("    Metrics values;\n", &Metrics::FIELDS.iter().map(metric).collect::<String>()) + "\n"
 }

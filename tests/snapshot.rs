@@ -10,8 +10,6 @@ mod disk;
 mod golden;
 #[path = "snapshot/page.rs"]
 mod page;
-#[path = "snapshot/salvage.rs"]
-mod salvage;
 
 use chat::{Chat, Things, read, read_all};
 use common::Random;
@@ -322,11 +320,6 @@ fn damage_is_named_and_never_read_as_something_else() {
         // A killed save leaves copy 1 of slot 1 or copy 2 of slot 0 so, where state 12 is.
         let sector = at / 512;
         assert!(is_refused || flips > 1 || ![0, 1, 4].contains(&sector), "{at}");
-        let salvaged = open(&damaged, Access::Salvage).unwrap();
-        let lost = lost(&salvaged, &states[salvaged.version() as usize].things);
-        if flips == 1 && at < 2560 + FINGERPRINT.len() {
-            assert_eq!((salvaged.version(), lost), (12, 0), "nothing is there alone: {at}");
-        }
     }
     assert!(refused > 2000, "{refused}");
 }
@@ -364,7 +357,6 @@ fn a_record_that_means_nothing_is_refused_even_with_its_checksum() {
                 refused += 1;
             }
         }
-        let _ = open(&forged, Access::Salvage).map(|file| read(&file));
     }
     assert!(refused > 10_000, "{refused}");
 }
@@ -400,9 +392,7 @@ fn items_of_later_versions_are_skipped_or_refused_by_their_kind() {
         later[offset] = 2;
         let sum = xxhash_rust::xxh3::xxh3_64(&later[..504]);
         later[504..512].copy_from_slice(&sum.to_le_bytes());
-        for access in [Access::ReadOnly, Access::Salvage] {
-            assert_eq!(open(&later, access).err().map(|e| e.status()), status);
-        }
+        assert_eq!(open(&later, Access::ReadOnly).err().map(|e| e.status()), status);
         let writer = if offset == 12 { Some(Status::Unsupported) } else { status };
         assert_eq!(open(&later, Access::Append).err().map(|e| e.status()), writer);
     }
@@ -486,9 +476,6 @@ fn a_truncated_file_is_refused_and_one_with_more_behind_its_end_is_not() {
     let mut image = disk.bytes();
     for len in 0..image.len() {
         assert_names_a_place(&open(&image[..len], Access::ReadOnly).unwrap_err());
-        if let Ok(file) = open(&image[..len], Access::Salvage) {
-            lost(&file, &states[file.version() as usize].things);
-        }
     }
     image.extend(random.bytes(1000));
     is_state(&image, &states, 6..=6);

@@ -59,7 +59,7 @@ const char *mnnkv_last_error(void);
 #define MNNKV_VERSION_PATCH 0
 /// major * 10000 + minor * 100 + patch
 #define MNNKV_VERSION_NUMBER 300
-/// The abi_version argument of every function that makes a handle. docs/abi.md says when it changes.
+/// The abi_version argument of every function that makes a handle. It changes when older programs can no longer run.
 #define MNNKV_ABI_VERSION 1
 
 /// Returns the version of the loaded library, as MNNKV_VERSION_NUMBER.

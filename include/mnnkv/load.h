@@ -189,29 +189,19 @@ static struct mnnkv_functions {
     mnnkv_status (*session_metrics_json)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
     mnnkv_status (*session_block_sums)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums);
     mnnkv_status (*session_scored_rows)(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *rows, uint32_t *block_tokens);
-    mnnkv_status (*session_head)(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head, const mnnkv_cache *cache, const void **key, const void **value);
-    mnnkv_status (*session_restore)(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head_begin, uint32_t head_count, const mnnkv_cache *cache);
-    mnnkv_status (*session_released)(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head_begin, uint32_t head_count, const mnnkv_cache *cache);
-    mnnkv_status (*session_check_heads)(const mnnkv_session *session, uint32_t layer, uint32_t head_begin, uint32_t head_count);
     mnnkv_status (*session_park)(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, mnnkv_parked *parked);
     mnnkv_status (*session_interrupt)(const mnnkv_session *session, uint32_t interrupted);
     mnnkv_status (*session_pin)(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on);
-    mnnkv_status (*session_rotation)(mnnkv_session *session, uint32_t layer, const mnnkv_rotation *rotation);
     mnnkv_status (*snapshot_create)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
     mnnkv_status (*snapshot_open)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
     void (*snapshot_destroy)(mnnkv_snapshot *snapshot);
     mnnkv_status (*snapshot_commit)(mnnkv_snapshot *snapshot);
     mnnkv_status (*snapshot_discard)(mnnkv_snapshot *snapshot);
-    mnnkv_status (*snapshot_get_info)(const mnnkv_snapshot *snapshot, mnnkv_snapshot_info *info);
-    mnnkv_status (*snapshot_get_layer_info)(const mnnkv_snapshot *snapshot, uint32_t index, mnnkv_snapshot_layer_info *info);
-    mnnkv_status (*snapshot_fingerprint)(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len);
     mnnkv_status (*snapshot_put)(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len);
-    mnnkv_status (*snapshot_remove)(mnnkv_snapshot *snapshot, const char *name);
     mnnkv_status (*snapshot_get)(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
     mnnkv_status (*snapshot_verify)(const mnnkv_snapshot *snapshot, char *text, size_t cap, size_t *len);
     mnnkv_status (*snapshot_append)(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written);
     mnnkv_status (*snapshot_load)(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
-    mnnkv_status (*snapshot_compact)(const mnnkv_snapshot *from, const mnnkv_park_options *options, mnnkv_snapshot *to);
     mnnkv_status (*kv_index)(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value);
     mnnkv_status (*kv_gather)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each);
     mnnkv_status (*kv_scatter)(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each, uint32_t begin, uint32_t count, void *key, void *value);
@@ -267,29 +257,19 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_metrics_json",
     "mnnkv_session_block_sums",
     "mnnkv_session_scored_rows",
-    "mnnkv_session_head",
-    "mnnkv_session_restore",
-    "mnnkv_session_released",
-    "mnnkv_session_check_heads",
     "mnnkv_session_park",
     "mnnkv_session_interrupt",
     "mnnkv_session_pin",
-    "mnnkv_session_rotation",
     "mnnkv_snapshot_create",
     "mnnkv_snapshot_open",
     "mnnkv_snapshot_destroy",
     "mnnkv_snapshot_commit",
     "mnnkv_snapshot_discard",
-    "mnnkv_snapshot_get_info",
-    "mnnkv_snapshot_get_layer_info",
-    "mnnkv_snapshot_fingerprint",
     "mnnkv_snapshot_put",
-    "mnnkv_snapshot_remove",
     "mnnkv_snapshot_get",
     "mnnkv_snapshot_verify",
     "mnnkv_snapshot_append",
     "mnnkv_snapshot_load",
-    "mnnkv_snapshot_compact",
     "mnnkv_kv_index",
     "mnnkv_kv_gather",
     "mnnkv_kv_scatter",
@@ -433,22 +413,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_scored_rows(const mnnkv_session *se
     return mnnkv_loaded.session_scored_rows ? mnnkv_loaded.session_scored_rows(session, layer, queries, rows, block_tokens) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_head(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head, const mnnkv_cache *cache, const void **key, const void **value) {
-    return mnnkv_loaded.session_head ? mnnkv_loaded.session_head(session, layer, lane, head, cache, key, value) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_restore(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head_begin, uint32_t head_count, const mnnkv_cache *cache) {
-    return mnnkv_loaded.session_restore ? mnnkv_loaded.session_restore(session, layer, lane, head_begin, head_count, cache) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_released(mnnkv_session *session, uint32_t layer, uint32_t lane, uint32_t head_begin, uint32_t head_count, const mnnkv_cache *cache) {
-    return mnnkv_loaded.session_released ? mnnkv_loaded.session_released(session, layer, lane, head_begin, head_count, cache) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_check_heads(const mnnkv_session *session, uint32_t layer, uint32_t head_begin, uint32_t head_count) {
-    return mnnkv_loaded.session_check_heads ? mnnkv_loaded.session_check_heads(session, layer, head_begin, head_count) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_park(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, mnnkv_parked *parked) {
     return mnnkv_loaded.session_park ? mnnkv_loaded.session_park(session, layer, options, cache, parked) : MNNKV_UNSUPPORTED;
 }
@@ -459,10 +423,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_interrupt(const mnnkv_session *sess
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_pin(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on) {
     return mnnkv_loaded.session_pin ? mnnkv_loaded.session_pin(session, first, count, on) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_rotation(mnnkv_session *session, uint32_t layer, const mnnkv_rotation *rotation) {
-    return mnnkv_loaded.session_rotation ? mnnkv_loaded.session_rotation(session, layer, rotation) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_snapshot **out) {
@@ -487,24 +447,8 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot) 
     return mnnkv_loaded.snapshot_discard ? mnnkv_loaded.snapshot_discard(snapshot) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get_info(const mnnkv_snapshot *snapshot, mnnkv_snapshot_info *info) {
-    return mnnkv_loaded.snapshot_get_info ? mnnkv_loaded.snapshot_get_info(snapshot, info) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get_layer_info(const mnnkv_snapshot *snapshot, uint32_t index, mnnkv_snapshot_layer_info *info) {
-    return mnnkv_loaded.snapshot_get_layer_info ? mnnkv_loaded.snapshot_get_layer_info(snapshot, index, info) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_fingerprint(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len) {
-    return mnnkv_loaded.snapshot_fingerprint ? mnnkv_loaded.snapshot_fingerprint(snapshot, out, cap, len) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len) {
     return mnnkv_loaded.snapshot_put ? mnnkv_loaded.snapshot_put(snapshot, name, bytes, len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_remove(mnnkv_snapshot *snapshot, const char *name) {
-    return mnnkv_loaded.snapshot_remove ? mnnkv_loaded.snapshot_remove(snapshot, name) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len) {
@@ -521,10 +465,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot, m
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer) {
     return mnnkv_loaded.snapshot_load ? mnnkv_loaded.snapshot_load(snapshot, session, layer) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_compact(const mnnkv_snapshot *from, const mnnkv_park_options *options, mnnkv_snapshot *to) {
-    return mnnkv_loaded.snapshot_compact ? mnnkv_loaded.snapshot_compact(from, options, to) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value) {

@@ -15,8 +15,7 @@ extern "C" {
 
 /// Measurements of a layer or a session. NaN = not measured; a count of 0 is a measurement. Counts, bytes and us
 /// (microseconds) are totals since create, except those marked "now". MNNKV_ALL_LAYERS sums them over the layers. Peaks,
-/// maxima and percentiles are computed over all layers instead, and h2o_resident_saved_bytes also subtracts the copies in
-/// lanes (heads.h).
+/// maxima and percentiles are computed over all layers instead.
 typedef struct mnnkv_metrics {
     uint32_t struct_size;
     uint32_t reserved;

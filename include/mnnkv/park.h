@@ -16,7 +16,7 @@ extern "C" {
 //
 // mnnkv_session_park compresses all tokens of a layer, smaller and more slowly than the store does, and returns the
 // memory of its buffers to the system. The next mnnkv_session_begin of the layer writes them back bit for bit, on all
-// cores, whatever mnnkv_session_options::restores_heads says. Every config can be parked, {} included. Eviction, edits
+// cores. Every config can be parked, {} included. Eviction, edits
 // and positions work on parked layers as on others. A host parks each layer after a turn:
 //
 //   for (layer = 0; layer < layers && status == MNNKV_OK; ++layer)
@@ -36,16 +36,7 @@ typedef struct mnnkv_park_options {
     int32_t effort;
     /// Threads that compress, the calling one included; 0 = one for each core.
     uint32_t threads;
-    /// The rotation hint for floating-point K, as in mnnkv_gear_options (gear.h): MNNKV_ROPE_HALF or _ADJACENT, which need
-    /// MNNKV_EXPERIMENTAL; 0 = none. Positions are the logical ones of the session. A hint that is not that of the model
-    /// costs time and saves nothing.
-    uint32_t rope_pairing;
-    /// 0 = head_dim; needed with rope_inv_freq in mnnkv_snapshot_compact, and in mnnkv_snapshot_append without a layout.
-    uint32_t rope_dims;
-    /// 0 = 10,000. Not read with rope_inv_freq.
-    float rope_theta;
-    /// [rope_dims / 2]; NULL = from rope_theta.
-    const float *rope_inv_freq;
+    uint32_t reserved;
 } mnnkv_park_options;
 
 /// The outcome of mnnkv_session_park. All 0 if the layer was parked already; that call needs its layout and buffers, too.

@@ -15,9 +15,9 @@ extern "C" {
 //
 // A session quantises tokens (attend.h), evicts them (H2O), or stores them without loss. Per layer and step a host calls
 //
-//   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
+//   mnnkv_session_begin     restores stored tokens, applies the planned eviction, updates cache->kv_len
 //   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//   ...                     only with kv_h2o_policy "mass": sums its softmax values by block, and hands them over (scores.h)
+//   ...                     only with kv_h2o_enable: sums its softmax values by block, and hands them over (scores.h)
 //   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //
 // Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The
@@ -25,15 +25,15 @@ extern "C" {
 // logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
 //
 // Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
-// need mnnkv_session_rewritten before end. From end to the next begin or keep (heads.h: also then), stored tokens read
+// need mnnkv_session_rewritten before end. From end to the next begin or keep stored tokens read
 // as zero, and the cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache
 // to another buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the
 // system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never
 // passed, and options.layers should not count them: a budget keeps a share for each layer that it counts.
 //
 // Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-// mnnkv_session_trim (memory.h), and mnnkv_session_block_sums and heads.h: one thread per lane, and none while
-// another non-const call runs.
+// mnnkv_session_trim (memory.h), and mnnkv_session_block_sums: one thread per lane, and none while another non-const
+// call runs.
 // Functions with a const session run on any thread; they block while another call runs, but mnnkv_session_attend and
 // _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only destroy waits for them, and begin when
 // a token that it must restore is being decoded.
@@ -45,27 +45,21 @@ typedef struct mnnkv_session mnnkv_session;
 typedef struct mnnkv_session_options {
     uint32_t struct_size;
     uint32_t abi_version;
-    /// Layers of the model (1 to 4,096), and attention threads that call scores.h or heads.h, each in a lane of its own (1 to 1,024;
+    /// Layers of the model (1 to 4,096), and attention threads that call scores.h, each in a lane of its own (1 to 1,024;
     /// 1 where none does).
     uint32_t layers;
     uint32_t lanes;
     /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable,
-    /// dropped only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable, or
-    /// kv_lossless.
+    /// dropped only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
     const char *config_json;
     size_t config_len;
     /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.
     const char *defaults_json;
     size_t defaults_len;
-    /// Threads of the host's attention, 0 = lanes. By default workers get the other cores (docs/config.md).
-    uint32_t host_threads;
-    /// 1 = attention calls mnnkv_session_head for each KV head that it reads (heads.h), and begin restores none; 0 = begin restores all.
-    uint32_t restores_heads;
-    /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
-    const struct mnnkv_executor *executor;
-    /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget without kv_lossless have no effect, and
+    /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget have no effect, and
     /// a warning says so.
     uint32_t attends;
+    uint32_t reserved;
 } mnnkv_session_options;
 
 /// Makes a session. The JSON texts need no terminating zero.
@@ -85,8 +79,8 @@ mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
 
 /// Writes the warnings about the config, one sentence per line: unknown keys that begin as ours or are nearly one of
 /// ours (docs/config.md), keys without effect; "" if all is well.
-/// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens or
-/// a budget with kv_lossless is exceeded.
+/// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens is
+/// exceeded.
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------
@@ -108,15 +102,13 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session,
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, encodes cold tokens where there are no workers,
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
 /// metric counts the failure.
-/// heads: query heads (not KV heads); read only where rows are scored (policy "mass"). queries: rows of the step in each head, all of
+/// heads: query heads (not KV heads); read only where rows are scored. queries: rows of the step in each head, all of
 /// which have attended where the session attends; 0 closes a step without attention, which drops block sums and is not counted.
-/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. With
-/// policy "mass" all heads and rows that are scored must have handed over their sums, or none: then scores do not change.
+/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. All
+/// heads and rows that are scored must have handed over their sums, or none: then scores do not change.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, above max_tokens, or not the one that the step has attended with
 /// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
-/// INVALID_ARGUMENT: if the rotation of the layer has more dims than head_dim; another may be given while the layer is open
-/// (mnnkv_session_rotation)
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
 mnnkv_status mnnkv_session_end(mnnkv_session *session,
@@ -138,7 +130,7 @@ mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_c
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
-/// INVALID_ARGUMENT: if layer is out of range, or a thread uses a lane (scores.h, heads.h)
+/// INVALID_ARGUMENT: if layer is out of range, or a thread uses a lane (scores.h)
 mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 
 /// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
@@ -171,7 +163,7 @@ mnnkv_status mnnkv_session_rewritten(mnnkv_session *session,
 mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
 
 /// Returns the logical positions of the tokens in a layer's cache, in physical order; of an open layer, as begin left
-/// them. Quantised tokens (attend.h) are not in it; stored ones (kv_lossless) are.
+/// them. Quantised tokens (attend.h) are not in it; stored ones are.
 /// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed

@@ -5,7 +5,6 @@
 
 #include "attend.h"
 #include "base.hpp"
-#include "heads.h"
 #include "memory.h"
 #include "metrics.h"
 #include "park.h"
@@ -26,7 +25,7 @@ public:
         return mnnkv_session_create(&options, &handle_);
     }
 
-    /// The same with only a config. `attends` is 0: kv_quant has no effect, nor has a budget without kv_lossless.
+    /// The same with only a config. `attends` is 0: kv_quant has no effect, nor has a budget.
     status create(const char* config_json, std::size_t len, std::uint32_t layers, std::uint32_t lanes) noexcept {
         mnnkv_session_options options = mnnkv_session_options();
         options.layers = layers;
@@ -56,29 +55,6 @@ public:
     status scored_rows(std::uint32_t layer, std::uint32_t queries, std::uint32_t& rows,
                        std::uint32_t& block_tokens) const noexcept {
         return mnnkv_session_scored_rows(handle_, layer, queries, &rows, &block_tokens);
-    }
-
-    /// mnnkv_session_head
-    status head(std::uint32_t layer, std::uint32_t lane, std::uint32_t head, const mnnkv_cache& cache,
-                const void*& key, const void*& value) noexcept {
-        return mnnkv_session_head(handle_, layer, lane, head, &cache, &key, &value);
-    }
-
-    /// mnnkv_session_restore
-    status restore(std::uint32_t layer, std::uint32_t lane, std::uint32_t head_begin, std::uint32_t head_count,
-                   const mnnkv_cache& cache) noexcept {
-        return mnnkv_session_restore(handle_, layer, lane, head_begin, head_count, &cache);
-    }
-
-    /// mnnkv_session_released
-    status released(std::uint32_t layer, std::uint32_t lane, std::uint32_t head_begin, std::uint32_t head_count,
-                    const mnnkv_cache& cache) noexcept {
-        return mnnkv_session_released(handle_, layer, lane, head_begin, head_count, &cache);
-    }
-
-    /// mnnkv_session_check_heads
-    status check_heads(std::uint32_t layer, std::uint32_t head_begin, std::uint32_t head_count) const noexcept {
-        return mnnkv_session_check_heads(handle_, layer, head_begin, head_count);
     }
 
     /// mnnkv_session_park
@@ -139,11 +115,6 @@ public:
     /// mnnkv_session_pin
     status pin(std::uint32_t first, std::uint32_t count, bool on = true) noexcept {
         return mnnkv_session_pin(handle_, first, count, on ? 1 : 0);
-    }
-
-    /// mnnkv_session_rotation
-    status rotation(std::uint32_t layer, const mnnkv_rotation* rotation) noexcept {
-        return mnnkv_session_rotation(handle_, layer, rotation);
     }
 
     /// mnnkv_session_lengths

@@ -32,7 +32,7 @@ typedef struct mnnkv_snapshot_io {
     int32_t (*size)(void *user, uint64_t *size);
     /// Reads len bytes from offset on; fewer are a failure.
     int32_t (*read)(void *user, uint64_t offset, void *to, size_t len);
-    /// Writes len bytes at offset, over what is there, or after it. NULL = none; the access must be READ or SALVAGE.
+    /// Writes len bytes at offset, over what is there, or after it. NULL = none; the access must be READ.
     int32_t (*write)(void *user, uint64_t offset, const void *from, size_t len);
     /// Returns when all that was written would survive a power failure. NULL if write is NULL.
     int32_t (*sync)(void *user);
@@ -59,8 +59,6 @@ typedef struct mnnkv_snapshot_io {
 #define MNNKV_SNAPSHOT_READ 0
 /// Reads and saves.
 #define MNNKV_SNAPSHOT_APPEND 1
-/// Reads what is whole of a damaged file; its state may be an older one, or lack layers and sections.
-#define MNNKV_SNAPSHOT_SALVAGE 2
 
 /// An open snapshot.
 typedef struct mnnkv_snapshot mnnkv_snapshot;
@@ -94,7 +92,7 @@ mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_
 /// CORRUPT: if it is no snapshot, one whose making was killed (remove it), or damaged: the text has the part and its offset
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library
-/// INVALID_ARGUMENT: if not exactly one of path and io is given, the fingerprint is too long, or access is none of the three
+/// INVALID_ARGUMENT: if not exactly one of path and io is given, the fingerprint is too long, or access is neither
 /// IO: if the system or the host cannot read
 mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
                                  mnnkv_snapshot **out);
@@ -117,60 +115,6 @@ mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot);
 
 // --- Snapshot: sections, and what a file has --------------------------------------------------------------------
 
-/// The contents of a snapshot. Bytes are of the committed state.
-typedef struct mnnkv_snapshot_info {
-    uint32_t struct_size;
-    /// 1 = something was given since the last commit.
-    uint32_t is_changed;
-    /// The number of the committed state: 0 for an empty file, one more with each commit.
-    uint64_t version;
-    uint32_t layers;
-    uint32_t sections;
-    /// Pieces of tokens, those that no layer refers to any more included.
-    uint32_t pieces;
-    /// Damages that MNNKV_SNAPSHOT_SALVAGE found as it opened the file.
-    uint32_t damages;
-    /// All bytes of the file, to the end of the committed state.
-    uint64_t file_bytes;
-    /// Encoded tokens that layers refer to.
-    uint64_t token_bytes;
-    /// Sections, and what layers have beside tokens.
-    uint64_t section_bytes;
-    /// Bytes of earlier states and of commit records. mnnkv_snapshot_compact drops them, and often far more.
-    uint64_t dead_bytes;
-    /// See mnnkv_snapshot_fingerprint.
-    uint64_t fingerprint_bytes;
-} mnnkv_snapshot_info;
-
-/// A layer of a snapshot.
-typedef struct mnnkv_snapshot_layer_info {
-    uint32_t struct_size;
-    /// The number of the layer.
-    uint32_t layer;
-    uint32_t tokens;
-    uint32_t kv_heads;
-    uint32_t head_dim;
-    /// MNNKV_DTYPE_*
-    uint32_t key_dtype;
-    uint32_t value_dtype;
-    /// Runs of consecutive tokens in one piece.
-    uint32_t runs;
-    /// Positions, scores and what else belongs to the layer.
-    uint64_t state_bytes;
-} mnnkv_snapshot_layer_info;
-
-/// Reads the contents of a snapshot.
-mnnkv_status mnnkv_snapshot_get_info(const mnnkv_snapshot *snapshot, mnnkv_snapshot_info *info);
-
-/// Reads a layer of the committed state. index: below mnnkv_snapshot_info::layers; layers ascend.
-/// NOT_FOUND: if index is not below it
-mnnkv_status mnnkv_snapshot_get_layer_info(const mnnkv_snapshot *snapshot,
-                                           uint32_t index,
-                                           mnnkv_snapshot_layer_info *info);
-
-/// Writes the fingerprint that the snapshot was made with, and its length to *len.
-mnnkv_status mnnkv_snapshot_fingerprint(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len);
-
 /// Gives the bytes of a section, in place of those that it has. They are written at once, and part of the state from the
 /// next commit on. If they begin with the committed bytes of the section, only the rest is written.
 /// name: 1 to 255 bytes.
@@ -181,10 +125,6 @@ mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot,
                                 const void *bytes,
                                 size_t len);
 
-/// Removes a section with the next commit. A section that does not exist is no error.
-/// INVALID_ARGUMENT: if the access is not APPEND
-mnnkv_status mnnkv_snapshot_remove(mnnkv_snapshot *snapshot, const char *name);
-
 /// Writes the committed bytes of a section, and their number to *len.
 /// NOT_FOUND: if there is no such section
 /// CORRUPT: if its bytes are damaged; other sections can still be read
@@ -192,7 +132,7 @@ mnnkv_status mnnkv_snapshot_remove(mnnkv_snapshot *snapshot, const char *name);
 mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
 
 /// Compares all pieces, sections and states of layers with their checksums, without decoding them, and writes what is
-/// damaged, one part per line, what MNNKV_SNAPSHOT_SALVAGE found included. The text is empty if the state is whole.
+/// damaged, one part per line. The text is empty if the state is whole.
 mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, size_t cap, size_t *len);
 
 // --- Snapshot: the layers of a session --------------------------------------------------------------------------
@@ -208,8 +148,7 @@ mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, s
 // memory, and where the budget has no room for them go to its file, or are dropped. Several sessions may load one
 // snapshot, such as that of a system prompt, and share its pages. Tokens that a session has loaded from a snapshot or
 // saved to it are not written again by a later append to the same one, unless another snapshot came between. Small
-// steps encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn,
-// until mnnkv_snapshot_compact.
+// steps encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn.
 //
 // A turn that was not saved as a whole, after BUSY for example, should be dropped: mnnkv_snapshot_discard. After a commit,
 // loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
@@ -240,16 +179,14 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
 /// another way (aggregation, alpha, block_tokens). With the same config the chat goes on as if it had never stopped,
-/// with two exceptions. With kv_h2o_policy "keydiff", the default, the next begin computes the numbers of the keys again,
-/// from the tokens that are left: where some were evicted before, later plans may keep other tokens. With a budget the
-/// scores by which blocks leave memory begin anew; the last step's length, for which room is kept, is unknown, so that
+/// with one exception. With a budget the scores by which blocks leave memory begin anew; the last step's length, for which room is kept, is unknown, so that
 /// tokens may stay raw for a step longer; and heads of dropped blocks that the file has from an earlier commit come back,
 /// so that mnnkv_memory_stats::dropped_tokens may be less.
 /// INVALID_ARGUMENT: if layer is out of range or open, the snapshot has more layers than the session, or the budget is too
 /// small for them (memory.h)
 /// NOT_FOUND: if the snapshot has not the layer, such as one that append did not record
 /// UNSUPPORTED: if the layer has quantised tokens, and the session keeps that layer raw: by its config (neither kv_quant nor a
-///     budget, kv_lossless, or a later kv_quant_layer_start), or since its host does not attend
+///     budget, or a later kv_quant_layer_start), or since its host does not attend
 /// CORRUPT: if the layer or one of its tokens is damaged; other layers can still be loaded
 /// IO: if the system or the host cannot read
 ///
@@ -257,17 +194,6 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot,
                                  mnnkv_session *session,
                                  uint32_t layer);
-
-/// Gives `to`, which has no layers yet, the committed layers and sections of `from`: each layer encoded anew, and without
-/// tokens that it has no more. A host creates another file, compacts into it, commits, destroys both, and renames the new
-/// file. Sessions that go on must load from the new one, or the next append writes all tokens again.
-/// options: as of mnnkv_session_park. Without a rotation hint a file that was written with one may become larger.
-/// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
-/// CORRUPT: if a part of `from` is damaged
-/// IO: if the system or a host cannot read or write; what `to` was given is not committed
-mnnkv_status mnnkv_snapshot_compact(const mnnkv_snapshot *from,
-                                    const mnnkv_park_options *options,
-                                    mnnkv_snapshot *to);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -33,11 +33,6 @@ public:
     /// mnnkv_snapshot_discard
     status discard() noexcept { return mnnkv_snapshot_discard(handle_); }
 
-    /// mnnkv_snapshot_compact
-    status compact(const mnnkv_park_options* options, snapshot& to) const noexcept {
-        return mnnkv_snapshot_compact(handle_, options, to.handle_);
-    }
-
     /// mnnkv_snapshot_append
     status append(session& from, std::uint32_t layer, const mnnkv_park_options* options, mnnkv_cache& cache,
                   std::uint32_t* written = nullptr) noexcept {
@@ -56,9 +51,6 @@ public:
     status put(const char* name, const void* bytes, std::size_t len) noexcept {
         return mnnkv_snapshot_put(handle_, name, bytes, len);
     }
-
-    /// mnnkv_snapshot_remove
-    status remove(const char* name) noexcept { return mnnkv_snapshot_remove(handle_, name); }
 
     /// mnnkv_snapshot_get: all bytes of a section.
     template <class Bytes>
@@ -80,18 +72,6 @@ public:
     status verify(Text& damages) const {
         return detail::fill(damages, [this](char* text, std::size_t cap, std::size_t* len) {
             return mnnkv_snapshot_verify(handle_, text, cap, len);
-        });
-    }
-
-    /// mnnkv_snapshot_get_info
-    status info(mnnkv_snapshot_info& out) const noexcept {
-        return detail::get(out, [this](mnnkv_snapshot_info* to) { return mnnkv_snapshot_get_info(handle_, to); });
-    }
-
-    /// mnnkv_snapshot_get_layer_info
-    status layer_info(std::uint32_t index, mnnkv_snapshot_layer_info& out) const noexcept {
-        return detail::get(out, [this, index](mnnkv_snapshot_layer_info* to) {
-            return mnnkv_snapshot_get_layer_info(handle_, index, to);
         });
     }
 };

@@ -21,7 +21,7 @@ extern "C" {
 //   mnnkv_store_submit      after attention, for each range that has become cold
 //   mnnkv_store_commit      releases the raw bytes of encoded blocks
 //
-// and reports its own edits of the cache by mnnkv_store_compacted, _truncated or _rewritten. Between commit and
+// and reports its own edits of the cache by mnnkv_store_compacted or _rewritten. Between commit and
 // restore, released tokens must be neither read nor written; they may be moved with others, and the whole cache may be
 // copied to another buffer.
 //
@@ -41,14 +41,12 @@ typedef struct mnnkv_store_config {
     uint32_t struct_size;
     /// Most workers that work for the store at once, at most 64. 0 = submit encodes and restore decodes.
     uint32_t workers;
-    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. Others: must be 0.
+    /// MNNKV_PREDICT_* to try on K and on V; 0 = all.
     uint32_t key_predictors;
     uint32_t value_predictors;
     /// mnnkv_gear_options::effort
     int32_t effort;
-    /// MNNKV_GEAR_FORMAT_*; 0 = the one that decodes fastest here: LANES, or V1 on CPUs without AVX2 or NEON,
-    /// and with predictors.
-    uint32_t format;
+    uint32_t reserved;
     /// Blocks that may wait to be encoded; 0 = 256.
     uint32_t max_queue;
     /// 1 = decode and compare every block after encoding; a block that differs stays raw (failed_blocks). 0 = rely on
@@ -108,10 +106,6 @@ mnnkv_status mnnkv_store_commit(mnnkv_store *store,
                                 void *value,
                                 uint64_t *released_bytes);
 
-/// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks. Takes
-/// the memory of the raw bytes until then, for each layer that is prefetched. Without workers it does nothing.
-mnnkv_status mnnkv_store_prefetch(mnnkv_store *store, uint32_t layer);
-
 /// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next commit
 /// needs no encoding; blobs that an edit has cut are dropped.
 ///
@@ -141,13 +135,13 @@ mnnkv_status mnnkv_store_restore(mnnkv_store *store,
 /// Declares that only the tokens of the reserve pairs are left, moved together: call it right after mnnkv_kv_compact or
 /// the host's own move. Blocks follow their tokens and lose those that are gone.
 /// reserve_pairs: n_pairs times (offset, length) in positions before the move, ascending and disjoint. After a compact
-/// with a base: (0, base) first, and base added to the other offsets.
+/// with a base: (0, base) first, and base added to the other offsets. A truncation is one pair, (0, kv_len); no pair: all are gone.
 /// INVALID_ARGUMENT: if a number is negative, or pairs overlap or descend; the store is as before
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
-mnnkv_status mnnkv_store_compacted(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs);
-
-/// Declares that the tokens of a layer from kv_len on are gone; 0 = all.
-mnnkv_status mnnkv_store_truncated(mnnkv_store *store, uint32_t layer, uint32_t kv_len);
+mnnkv_status mnnkv_store_compacted(mnnkv_store *store,
+                                   uint32_t layer,
+                                   const int32_t *reserve_pairs,
+                                   size_t n_pairs);
 
 /// Declares that the host has written tokens begin .. begin + count in place. Discards their blobs, and counts the
 /// blocks as stale (stale_blocks). Other tokens of these blocks stay stored. A host that reads what it rewrites

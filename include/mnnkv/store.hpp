@@ -33,9 +33,6 @@ public:
         return mnnkv_store_commit(handle_, layer, &layout, key, value, released_bytes ? released_bytes : &unused);
     }
 
-    /// mnnkv_store_prefetch
-    status prefetch(std::uint32_t layer) noexcept { return mnnkv_store_prefetch(handle_, layer); }
-
     /// mnnkv_store_restore
     status restore(std::uint32_t layer, const mnnkv_layout& layout, void* key, void* value,
                    std::uint64_t* restored_bytes = nullptr) noexcept {
@@ -46,11 +43,6 @@ public:
     /// mnnkv_store_compacted
     status compacted(std::uint32_t layer, const std::int32_t* reserve_pairs, std::size_t n_pairs) noexcept {
         return mnnkv_store_compacted(handle_, layer, reserve_pairs, n_pairs);
-    }
-
-    /// mnnkv_store_truncated
-    status truncated(std::uint32_t layer, std::uint32_t kv_len) noexcept {
-        return mnnkv_store_truncated(handle_, layer, kv_len);
     }
 
     /// mnnkv_store_rewritten

@@ -1,8 +1,8 @@
 //! NEON.
 
 use super::level::{has_features, kernel, level};
-use super::vector::{self, Floats, Sums, Vector, Words, operations};
-use super::{Kernels, PORTABLE, PORTABLE_MODEL, attend, estimates, lanes};
+use super::vector::{self, Floats, Sums, Vector, operations};
+use super::{PORTABLE, PORTABLE_MODEL, attend, estimates};
 use core::arch::aarch64::*;
 
 level! {
@@ -13,11 +13,6 @@ level! {
         split4: shuffle = vector::split4::<uint8x16_t>;
         merge2: shuffle = vector::merge2::<uint8x16_t>;
         merge4: shuffle = vector::merge4::<uint8x16_t>;
-        lanes_decode: lanes_decode = lanes::neon::decode;
-        lanes_encode: lanes_encode = lanes::neon::encode;
-        xxh3_blocks: xxh3 = vector::xxh3_blocks::<uint8x16_t, 4>;
-        join2: join2 = vector::join2::<uint8x16_t>;
-        join4: join4 = vector::join4::<uint8x16_t>;
         transpose2: transpose2 = vector::transpose2::<uint8x16_t>;
         transpose4: transpose4 = vector::transpose4::<uint8x16_t>;
         delta: shuffle = vector::delta::<uint8x16_t>;
@@ -27,12 +22,6 @@ level! {
         next_run: scan = vector::next_run::<uint8x16_t>;
         run_len: scan = vector::run_len::<uint8x16_t>;
         places: places = vector::places::<uint8x16_t>;
-        planes1: planes = vector::planes::<uint8x16_t, 1>;
-        planes2: planes = vector::planes::<uint8x16_t, 2>;
-        planes4: planes = vector::planes::<uint8x16_t, 4>;
-        unplanes1: planes = vector::unplanes::<uint8x16_t, 1>;
-        unplanes2: planes = vector::unplanes::<uint8x16_t, 2>;
-        unplanes4: planes = vector::unplanes::<uint8x16_t, 4>;
         estimates: estimates = estimates::neon::Floats16;
         attend: attend = attend::neon::Widening;
         attend_rows: attend_rows_narrowest = estimates::neon::Floats16;
@@ -54,15 +43,10 @@ impl Vector for uint8x16_t {
     const MASK_BITS: u32 = 4;
     type Half = Self;
 
-    fn below() -> &'static Kernels {
-        &PORTABLE
-    }
-
     operations! {
         fn load(from: *const u8) -> Self = vld1q_u8(from);
         fn store(self, to: *mut u8) = vst1q_u8(to, self);
         fn load_parts(from: *const u8, _stride: usize) -> Self = Self::load(from);
-        fn store_parts(self, to: *mut u8, _stride: usize) = self.store(to);
         fn zero() -> Self = vdupq_n_u8(0);
         fn splat(byte: u8) -> Self = vdupq_n_u8(byte);
         fn add(self, other: Self) -> Self = vaddq_u8(self, other);
@@ -95,25 +79,6 @@ impl Vector for uint8x16_t {
         };
         fn merge2(planes: [Self; 2], to: *mut u8) = vst2q_u8(to, uint8x16x2_t(planes[0], planes[1]));
         fn merge4(planes: [Self; 4], to: *mut u8) = vst4q_u8(to, uint8x16x4_t(planes[0], planes[1], planes[2], planes[3]));
-    }
-}
-
-impl Words for uint8x16_t {
-    operations! {
-        fn add64(self, other: Self) -> Self = {
-            vreinterpretq_u8_u64(vaddq_u64(vreinterpretq_u64_u8(self), vreinterpretq_u64_u8(other)))
-        };
-        fn product(self) -> Self = {
-            let words = vreinterpretq_u64_u8(self);
-            vreinterpretq_u8_u64(vmull_u32(vmovn_u64(words), vshrn_n_u64::<32>(words)))
-        };
-        fn swapped(self) -> Self = vextq_u8::<8>(self, self);
-        fn scrambled(self, key: Self, prime: u32) -> Self = {
-            let words = self.xor(vreinterpretq_u8_u64(vshrq_n_u64::<47>(vreinterpretq_u64_u8(self)))).xor(key);
-            let words = vreinterpretq_u64_u8(words);
-            let upper = vshlq_n_u64::<32>(vmull_u32(vshrn_n_u64::<32>(words), vdup_n_u32(prime)));
-            vreinterpretq_u8_u64(vmlal_u32(upper, vmovn_u64(words), vdup_n_u32(prime)))
-        };
     }
 }
 

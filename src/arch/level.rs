@@ -64,28 +64,6 @@ macro_rules! kernel {
     ($features:tt scan $kernel:path) => {
         $crate::arch::level::kernel!(@ $features (src: &[u8]) -> usize = $kernel)
     };
-    ($features:tt join2 $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features (planes: &[&[u8]; 2], words: &mut [u8]) -> () = $kernel)
-    };
-    ($features:tt join4 $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features (planes: &[&[u8]; 4], words: &mut [u8]) -> () = $kernel)
-    };
-    ($features:tt lanes_decode $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features
-            (table: &$crate::arch::lanes::DecodeTable, windows: &mut $crate::arch::lanes::Windows,
-             source: &$crate::arch::lanes::Source<'_>, out: &mut [u8]) -> bool = $kernel)
-    };
-    ($features:tt lanes_encode $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features
-            (table: &$crate::arch::lanes::EncodeTable, pending: &mut $crate::arch::lanes::Pending,
-             symbols: &[u8], target: &mut $crate::arch::lanes::Target<'_>) -> () = $kernel)
-    };
-    ($features:tt xxh3 $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features (sums: &mut $crate::arch::xxh3::Sums, bytes: &[u8]) -> () = $kernel)
-    };
-    ($features:tt planes $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features (src: &[u8], row_len: usize, dst: &mut [u8]) -> () = $kernel)
-    };
     ($features:tt transpose2 $kernel:path) => {
         $crate::arch::level::kernel!(@ $features
             (shape: &$crate::arch::Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]) -> () = $kernel)
@@ -96,26 +74,6 @@ macro_rules! kernel {
     };
     ($features:tt places $kernel:path) => {
         $crate::arch::level::kernel!(@ $features (src: &[u8], byte: u8, places: &mut [u16]) -> usize = $kernel)
-    };
-    ($features:tt closest $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features
-            (blocks: &[$crate::arch::SketchBlock], sketch: &[u8; $crate::arch::SKETCH]) -> Option<usize> = $kernel)
-    };
-    ($features:tt rows $word:path) => {
-        $crate::arch::RowKernels {
-            read: $crate::arch::level::kernel!(@ $features (words: &[u8], row: &mut [<$word as $crate::arch::words::Word>::Real]) -> () = $crate::arch::rows::read::<$word>),
-            nearest: $crate::arch::level::kernel!(@ $features (row: &[<$word as $crate::arch::words::Word>::Real], words: &mut [u8]) -> () = $crate::arch::rows::nearest::<$word>),
-            are_moderate: $crate::arch::level::kernel!(@ $features (words: &[u8]) -> bool = $crate::arch::rows::are_moderate::<$word>),
-            steps: $crate::arch::level::kernel!(@ $features (words: &[u8], from: &[u8], steps: &mut [u8]) -> u64 = $crate::arch::rows::steps::<$word>),
-            walk: $crate::arch::level::kernel!(@ $features (from: &[u8], steps: &mut [u8]) -> () = $crate::arch::rows::walk::<$word>),
-            turns: $crate::arch::level::kernel!(@ $features
-                (position: u32, frequencies: &[f32], cos: &mut [<$word as $crate::arch::words::Word>::Real], sin: &mut [<$word as $crate::arch::words::Word>::Real]) -> () = $crate::arch::rows::turns),
-            turn: $crate::arch::level::kernel!(@ $features
-                (back: bool, a: &mut [<$word as $crate::arch::words::Word>::Real], b: &mut [<$word as $crate::arch::words::Word>::Real], cos: &[<$word as $crate::arch::words::Word>::Real], sin: &[<$word as $crate::arch::words::Word>::Real]) -> () = $crate::arch::rows::turn),
-            sums: $crate::arch::level::kernel!(@ $features (row: &[<$word as $crate::arch::words::Word>::Real]) -> [f32; $crate::arch::SKETCH] = $crate::arch::rows::sums),
-            size: $crate::arch::level::kernel!(@ $features (row: &[<$word as $crate::arch::words::Word>::Real]) -> f32 = $crate::arch::rows::size),
-            distance: $crate::arch::level::kernel!(@ $features (a: &[<$word as $crate::arch::words::Word>::Real], b: &[<$word as $crate::arch::words::Word>::Real]) -> f32 = $crate::arch::rows::distance),
-        }
     };
     ($features:tt estimates $vector:path) => {
         $crate::arch::estimates::EstimateKernels {

@@ -13,20 +13,16 @@ mod aarch64;
 pub mod attend;
 mod codes;
 pub mod estimates;
-pub mod lanes;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod level;
 pub mod portable;
 mod prefetch;
 mod product;
-mod rows;
 mod values;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod vector;
-pub mod words;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
-pub mod xxh3;
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +30,6 @@ mod tests;
 use crate::sys;
 pub use prefetch::prefetch;
 pub use product::{PANEL, Product, pack_panels};
-pub use rows::{ABREAST, RowKernels, SKETCH, SketchBlock};
 use std::sync::OnceLock;
 
 /// Instruction-set levels, lowest first within an architecture.
@@ -65,9 +60,6 @@ impl Level {
     }
 }
 
-/// Joins planes of the same length, of byte i of every word, to words.
-type Join<const N: usize> = fn(planes: &[&[u8]; N], words: &mut [u8]);
-
 /// Rearranges bytes between words and planes: plane `i` of n-byte words is byte `i` of every word.
 type Shuffle = fn(src: &[u8], dst: &mut [u8]);
 
@@ -79,11 +71,6 @@ type Undo = fn(bytes: &mut [u8]);
 
 /// A position, a length or a number in a byte stream.
 type Scan = fn(src: &[u8]) -> usize;
-
-/// Moves words between rows and planes. Rows are `[n][row_len]` little-endian words; planes are
-/// `[bytes of a word][row_len][n]` bytes, so `planes[(p * row_len + c) * n + r]` is byte `p` of word
-/// `rows[r * row_len + c]`. `dst` is as long as `src`, whole rows of at least one word.
-type Planes = fn(src: &[u8], row_len: usize, dst: &mut [u8]);
 
 /// A matrix of `rows x columns` elements inside larger ones, and its transpose; strides are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,24 +138,6 @@ pub struct Kernels {
     pub merge2: Shuffle,
     /// 4 planes to 4-byte words.
     pub merge4: Shuffle,
-    /// 2 planes that lie apart to 2-byte words.
-    pub join2: Join<2>,
-    /// 4 planes that lie apart to 4-byte words.
-    pub join4: Join<4>,
-    /// Rotates 2-byte words left by one bit.
-    pub turn2: Undo,
-    /// Rotates 4-byte words left by one bit.
-    pub turn4: Undo,
-    /// The inverse of `turn2`.
-    pub unturn2: Undo,
-    /// The inverse of `turn4`.
-    pub unturn4: Undo,
-    /// Lanes to symbols.
-    pub lanes_decode: lanes::Decode,
-    /// Symbols to lanes.
-    pub lanes_encode: lanes::Encode,
-    /// Whole blocks of XXH3.
-    pub xxh3_blocks: fn(sums: &mut xxh3::Sums, bytes: &[u8]),
     /// Transpose of 2-byte elements.
     pub transpose2: Transpose<[u8; 2]>,
     /// Transpose of 4-byte elements.
@@ -189,24 +158,9 @@ pub struct Kernels {
     pub next_run: Scan,
     /// The number of bytes at the start that equal the first.
     pub run_len: Scan,
-    /// Rows of bytes to one plane: a transpose.
-    pub planes1: Planes,
-    /// Rows of 2-byte words to 2 planes.
-    pub planes2: Planes,
-    /// Rows of 4-byte words to 4 planes.
-    pub planes4: Planes,
-    /// One plane to rows of bytes.
-    pub unplanes1: Planes,
-    /// 2 planes to rows of 2-byte words.
-    pub unplanes2: Planes,
-    /// 4 planes to rows of 4-byte words.
-    pub unplanes4: Planes,
     /// Lists the places of a byte, in order; returns how many there are. There is room for as many as `src` has bytes,
     /// at most 2^16.
     pub places: fn(src: &[u8], byte: u8, places: &mut [u16]) -> usize,
-    /// The number of the sketch with the least sum of differences, of those the first in the first block, unless all
-    /// sums are 255 or more. There are at most 256 blocks.
-    pub closest: fn(blocks: &[SketchBlock], sketch: &[u8; SKETCH]) -> Option<usize>,
     /// Estimates of attention.
     pub estimates: estimates::EstimateKernels,
     /// Attention over K in 8 bits and V in 4.
@@ -215,36 +169,6 @@ pub struct Kernels {
     pub attend_rows: attend::rows::RowKernels,
     /// Product of matrices of f32.
     pub product: MatrixProduct,
-    /// Rows of F16.
-    pub rows_f16: RowKernels<f32>,
-    /// Rows of BF16.
-    pub rows_bf16: RowKernels<f32>,
-    /// Rows of F32.
-    pub rows_f32: RowKernels<f64>,
-    /// Rows of int8.
-    pub rows_int8: RowKernels<f32>,
-}
-
-impl Kernels {
-    /// Rows of `N`-byte words to planes, for 1, 2 and 4.
-    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
-    fn planes<const N: usize>(&self) -> Planes {
-        match N {
-            1 => self.planes1,
-            2 => self.planes2,
-            _ => self.planes4,
-        }
-    }
-
-    /// The inverse of [`Kernels::planes`].
-    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
-    fn unplanes<const N: usize>(&self) -> Planes {
-        match N {
-            1 => self.unplanes1,
-            2 => self.unplanes2,
-            _ => self.unplanes4,
-        }
-    }
 }
 
 /// One level's version of every kernel for files that come with a model. Apart from [`Kernels`], so that a library
@@ -272,15 +196,6 @@ static PORTABLE: Kernels = Kernels {
     split4: portable::split::<4>,
     merge2: portable::merge::<2>,
     merge4: portable::merge::<4>,
-    join2: portable::join::<2>,
-    join4: portable::join::<4>,
-    turn2: portable::turn2,
-    turn4: portable::turn4,
-    unturn2: portable::unturn2,
-    unturn4: portable::unturn4,
-    lanes_decode: lanes::portable::decode,
-    lanes_encode: lanes::portable::encode,
-    xxh3_blocks: xxh3::blocks,
     transpose2: portable::transpose,
     transpose4: portable::transpose,
     delta: portable::delta,
@@ -291,22 +206,11 @@ static PORTABLE: Kernels = Kernels {
     repeats: portable::repeats,
     next_run: portable::next_run,
     run_len: portable::run_len,
-    planes1: portable::planes::<1>,
-    planes2: portable::planes::<2>,
-    planes4: portable::planes::<4>,
-    unplanes1: portable::unplanes::<1>,
-    unplanes2: portable::unplanes::<2>,
-    unplanes4: portable::unplanes::<4>,
     places: portable::places,
-    closest: rows::closest,
     estimates: estimates::PORTABLE,
     attend: attend::PORTABLE,
     attend_rows: attend::rows::PORTABLE,
     product: product::portable,
-    rows_f16: rows::portable::<words::F16>(),
-    rows_bf16: rows::portable::<words::Bf16>(),
-    rows_f32: rows::portable::<words::F32>(),
-    rows_int8: rows::portable::<words::Int8>(),
 };
 
 static PORTABLE_MODEL: ModelKernels = ModelKernels {

@@ -32,46 +32,6 @@ pub fn merge<const N: usize>(src: &[u8], dst: &mut [u8]) {
     }
 }
 
-/// As [`merge`], of planes that lie apart.
-pub fn join<const N: usize>(planes: &[&[u8]; N], words: &mut [u8]) {
-    let (words, rest) = words.as_chunks_mut::<N>();
-    assert!(rest.is_empty() && planes.iter().all(|plane| plane.len() == words.len()), "whole words and equal lengths");
-    for (i, plane) in planes.iter().enumerate() {
-        for (word, byte) in words.iter_mut().zip(*plane) {
-            word[i] = *byte;
-        }
-    }
-}
-
-/// Rotates 2-byte words left by one bit.
-#[inline(always)]
-pub fn turn2(words: &mut [u8]) {
-    each(words, |word| u16::from_le_bytes(word).rotate_left(1).to_le_bytes());
-}
-
-/// Rotates 4-byte words left by one bit.
-#[inline(always)]
-pub fn turn4(words: &mut [u8]) {
-    each(words, |word| u32::from_le_bytes(word).rotate_left(1).to_le_bytes());
-}
-
-/// The inverse of [`turn2`].
-#[inline(always)]
-pub fn unturn2(words: &mut [u8]) {
-    each(words, |word| u16::from_le_bytes(word).rotate_right(1).to_le_bytes());
-}
-
-/// The inverse of [`turn4`].
-#[inline(always)]
-pub fn unturn4(words: &mut [u8]) {
-    each(words, |word| u32::from_le_bytes(word).rotate_right(1).to_le_bytes());
-}
-
-#[inline(always)]
-fn each<const N: usize>(words: &mut [u8], change: impl Fn([u8; N]) -> [u8; N]) {
-    words.as_chunks_mut::<N>().0.iter_mut().for_each(|word| *word = change(*word));
-}
-
 /// See [`Transposition`]. Moves squares of 8 and, at the right edge, strips of 8 by 4, so that cache lines are finished
 /// one after another.
 pub fn transpose<T: Copy>(shape: &Transposition, src: &[T], dst: &mut [T]) {
@@ -204,48 +164,6 @@ pub fn places(src: &[u8], byte: u8, places: &mut [u16]) -> usize {
         count += (*other == byte) as usize;
     }
     count
-}
-
-/// Rows of `N`-byte words to planes: byte `p` of word `c` of row `r` goes to `dst[(p * row_len + c) * n + r]`.
-pub fn planes<const N: usize>(src: &[u8], row_len: usize, dst: &mut [u8]) {
-    let n = row_count::<N>(src, row_len, dst);
-    if n == 0 {
-        return;
-    }
-    for (band, rows) in src.chunks(BAND * row_len * N).enumerate() {
-        for (number, bytes) in dst.chunks_exact_mut(n).enumerate() {
-            let column = number % row_len * N + number / row_len;
-            for (byte, row) in bytes[band * BAND..].iter_mut().zip(rows.chunks_exact(row_len * N)) {
-                *byte = row[column];
-            }
-        }
-    }
-}
-
-/// The inverse of [`planes`].
-pub fn unplanes<const N: usize>(src: &[u8], row_len: usize, dst: &mut [u8]) {
-    let n = row_count::<N>(src, row_len, dst);
-    if n == 0 {
-        return;
-    }
-    for (band, rows) in dst.chunks_mut(BAND * row_len * N).enumerate() {
-        for (number, bytes) in src.chunks_exact(n).enumerate() {
-            let column = number % row_len * N + number / row_len;
-            for (row, byte) in rows.chunks_exact_mut(row_len * N).zip(&bytes[band * BAND..]) {
-                row[column] = *byte;
-            }
-        }
-    }
-}
-
-/// Rows that are finished before the next ones, so that they stay in the cache up to their last column.
-const BAND: usize = 64;
-
-/// Checks the shape of a planes kernel's arguments. Returns the number of rows.
-pub(super) fn row_count<const N: usize>(src: &[u8], row_len: usize, dst: &[u8]) -> usize {
-    let row = row_len.checked_mul(N).filter(|row| *row > 0).expect("a row has at least one word, and its length fits");
-    assert!(src.len().is_multiple_of(row) && dst.len() == src.len(), "whole rows and equal lengths");
-    src.len() / row
 }
 
 /// F32 to int8.

@@ -2,7 +2,6 @@
 
 mod estimates;
 mod gear;
-mod lanes;
 mod product;
 mod quantisation;
 mod rows;
@@ -180,64 +179,6 @@ fn every_level_finds_a_run_wherever_it_is() {
                     assert_eq!((k.repeats)(&src), run - 1, "{:?} repeats of {run} at {at} in {len}", k.level);
                 }
             }
-        }
-    }
-}
-
-fn check_planes(bytes: &[u8], row_len: usize, n: usize) {
-    for width in [1, 2, 4] {
-        let len = n * row_len * width;
-        let offset = (n + width) % 3;
-        let src = &bytes[offset..offset + len];
-        let mut expected = vec![0; len];
-        for p in 0..width {
-            for c in 0..row_len {
-                for r in 0..n {
-                    expected[(p * row_len + c) * n + r] = src[(r * row_len + c) * width + p];
-                }
-            }
-        }
-        for k in available() {
-            let (to, from) = match width {
-                1 => (k.planes1, k.unplanes1),
-                2 => (k.planes2, k.unplanes2),
-                _ => (k.planes4, k.unplanes4),
-            };
-            let planes = output_of(len, 2 - offset, |out| to(src, row_len, out));
-            assert!(planes == expected, "{:?} planes{width} of {n} x {row_len}", k.level);
-            let rows = output_of(len, offset, |out| from(&expected, row_len, out));
-            assert!(rows == src, "{:?} unplanes{width} of {n} x {row_len}", k.level);
-        }
-    }
-}
-
-#[test]
-fn every_level_makes_planes_by_the_definition_and_rows_again() {
-    let bytes = noise(4 * 64 * 2080 + 3);
-    for row_len in [1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 80, 128] {
-        for n in [0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 257] {
-            check_planes(&bytes, row_len, n);
-        }
-    }
-    // Around the numbers of rows for which planes compete for cache lines.
-    for (row_len, n) in [(16, 2016), (17, 2047), (64, 2048), (33, 2049), (5, 2079), (64, 2080), (8, 4096), (3, 10_000)]
-    {
-        check_planes(&bytes, row_len, n);
-    }
-}
-
-#[test]
-fn shapes_that_do_not_fit_are_refused() {
-    for k in available() {
-        for (name, f) in [("planes2", k.planes2), ("unplanes2", k.unplanes2)] {
-            for (len, row_len, out) in [(8, 0, 8), (8, 3, 8), (8, 2, 7), (8, usize::MAX, 8), (256, 32, 257)] {
-                let refused = std::panic::catch_unwind(|| f(&vec![0; len], row_len, &mut vec![0; out])).is_err();
-                assert!(refused, "{:?} {name} {len} {row_len} {out}", k.level);
-            }
-        }
-        for (name, f) in [("split2", k.split2), ("merge4", k.merge4), ("delta", k.delta), ("xor", k.xor)] {
-            let refused = std::panic::catch_unwind(|| f(&[0; 400], &mut [0; 399])).is_err();
-            assert!(refused, "{:?} {name}", k.level);
         }
     }
 }

@@ -1,34 +1,13 @@
-//! A layout as a caller gave it, and the buffers of its cache; the frequencies of a rotation.
+//! A layout as a caller gave it, and the buffers of its cache.
 
 use super::cache::{MNNKV_DTYPE_BF16, MNNKV_DTYPE_F16, MNNKV_DTYPE_F32, MNNKV_DTYPE_INT8, mnnkv_layout};
 use super::pointer;
 use super::quantised::mnnkv_int8;
 use crate::attend::Queries;
 use crate::dtype::Dtype;
-use crate::gear::{Frequencies, Pairing};
 use crate::layout::{Cache, CacheRef, Int8Unit, KeyCenter, Kind, Layout, Spec};
 use crate::status::{Error, Result, bail};
 use std::ffi::c_void;
-
-/// The radians per position of `dims / 2` pairs of channels. `theta` 0 is 10,000, and is not read with `inv_freq`.
-///
-/// # Safety
-/// `inv_freq` is NULL, or readable for `dims / 2` numbers for `'a`.
-pub unsafe fn frequencies<'a>(theta: f32, inv_freq: *const f32, dims: usize, name: &str) -> Result<Frequencies<'a>> {
-    if inv_freq.is_null() {
-        return Ok(Frequencies::Theta(if theta == 0.0 { 10_000.0 } else { theta }));
-    }
-    // SAFETY: passed on.
-    Ok(Frequencies::Given(unsafe { pointer::input(inv_freq, dims / 2, name) }?))
-}
-
-/// The pairing of a rotation hint; `None` without one.
-pub fn pairing(code: u32) -> Result<Option<Pairing>> {
-    match Pairing::from_code(code) {
-        None if code != 0 => bail!(InvalidArgument, "options->rope_pairing is {code}; 0 to 2 expected"),
-        pairing => Ok(pairing),
-    }
-}
 
 /// Rows of query heads without their elements: heads, rows and elements of a row, and the strides of heads and of rows, both 0
 /// where heads lie side by side in a row. UNSUPPORTED: if the type is no floating-point one.

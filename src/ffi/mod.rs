@@ -23,7 +23,6 @@ pub mod pointer;
 pub mod attend;
 pub mod gear;
 pub mod h2o;
-pub mod heads;
 pub mod layout;
 pub mod memory;
 pub mod park;

@@ -2,7 +2,7 @@
 //!
 //! mnnkv_session_park compresses all tokens of a layer, smaller and more slowly than the store does, and returns the
 //! memory of its buffers to the system. The next mnnkv_session_begin of the layer writes them back bit for bit, on all
-//! cores, whatever mnnkv_session_options::restores_heads says. Every config can be parked, {} included. Eviction, edits
+//! cores. Every config can be parked, {} included. Eviction, edits
 //! and positions work on parked layers as on others. A host parks each layer after a turn:
 //!
 //!   for (layer = 0; layer < layers && status == MNNKV_OK; ++layer)
@@ -15,14 +15,13 @@
 //! or after.
 
 use super::cache::mnnkv_cache;
-use super::given::{self, frequencies};
 use super::panic::body;
 use super::pointer::{self, Sized32, SizedOut};
 use super::session::{mnnkv_session, with_cache_or_none};
 use super::status::mnnkv_status;
 use crate::gear::Effort;
 use crate::status::{Result, bail};
-use crate::store::{KeyRotation, Packing, Parked};
+use crate::store::{Packing, Parked};
 use crate::sys;
 
 /// How tokens are encoded. NULL = all defaults.
@@ -35,21 +34,12 @@ pub struct mnnkv_park_options {
     pub effort: i32,
     /// Threads that compress, the calling one included; 0 = one for each core.
     pub threads: u32,
-    /// The rotation hint for floating-point K, as in mnnkv_gear_options (gear.h): MNNKV_ROPE_HALF or _ADJACENT, which need
-    /// MNNKV_EXPERIMENTAL; 0 = none. Positions are the logical ones of the session. A hint that is not that of the model
-    /// costs time and saves nothing.
-    pub rope_pairing: u32,
-    /// 0 = head_dim; needed with rope_inv_freq in mnnkv_snapshot_compact, and in mnnkv_snapshot_append without a layout.
-    pub rope_dims: u32,
-    /// 0 = 10,000. Not read with rope_inv_freq.
-    pub rope_theta: f32,
-    /// [rope_dims / 2]; NULL = from rope_theta.
-    pub rope_inv_freq: *const f32,
+    pub reserved: u32,
 }
 
-// SAFETY: repr(C), begins with a u32, integers, floats and a raw pointer only.
+// SAFETY: repr(C), begins with a u32, integers only.
 unsafe impl Sized32 for mnnkv_park_options {
-    const MIN: usize = 32;
+    const MIN: usize = 16;
 }
 
 /// The outcome of mnnkv_session_park. All 0 if the layer was parked already; that call needs its layout and buffers, too.
@@ -70,42 +60,20 @@ unsafe impl Sized32 for mnnkv_parked {
     const MIN: usize = size_of::<Self>();
 }
 
-/// Reads how pieces are encoded. `head_dim`: elements of a row, where a layout is given. `effort`: the default.
+/// Reads how pieces are encoded. `effort`: the default.
 ///
 /// # Safety
-/// `options` is NULL or as the header says; its array outlives `'a`.
-pub(super) unsafe fn read_options<'a>(
-    options: *const mnnkv_park_options,
-    head_dim: Option<usize>,
-    effort: Effort,
-) -> Result<Packing<'a>> {
+/// `options` is NULL or as the header says.
+pub(super) unsafe fn read_options(options: *const mnnkv_park_options, effort: Effort) -> Result<Packing> {
     let cores = sys::cores() as usize;
     // SAFETY: passed on.
     let Some(given) = (unsafe { pointer::options(options, "options") })? else {
-        return Ok(Packing { effort, rotation: None, threads: cores });
+        return Ok(Packing { effort, threads: cores });
     };
-    let pairing = given::pairing(given.rope_pairing)?;
-    // 0 is those of the rows, which are encoded later.
-    let dims = if given.rope_dims == 0 { head_dim.unwrap_or(0) } else { given.rope_dims as usize };
-    let rotation = match pairing {
-        None => None,
-        Some(_) if !dims.is_multiple_of(2) || head_dim.is_some_and(|most| dims > most) => {
-            let most = head_dim.unwrap_or(u32::MAX as usize);
-            bail!(InvalidArgument, "options->rope_dims is {dims}; an even number up to head_dim ({most}) expected")
-        }
-        Some(pairing) => {
-            if dims == 0 && !given.rope_inv_freq.is_null() {
-                bail!(InvalidArgument, "options->rope_dims is 0; without a layout rope_inv_freq needs its length");
-            }
-            let (theta, inv_freq) = (given.rope_theta, given.rope_inv_freq);
-            // SAFETY: rope_dims / 2 numbers, by the header.
-            let frequencies = unsafe { frequencies(theta, inv_freq, dims, "options->rope_inv_freq") }?;
-            Some(KeyRotation { pairing, dims, frequencies })
-        }
-    };
+    pointer::reserved(&[given.reserved], "options")?;
     let threads = if given.threads == 0 { cores } else { (given.threads as usize).min(cores) };
     let effort = if given.effort == 0 { effort } else { Effort::new(given.effort, "options->effort")? };
-    Ok(Packing { effort, rotation, threads })
+    Ok(Packing { effort, threads })
 }
 
 /// Compresses all tokens of a layer between steps, however few are new, and releases the memory of its cache; a layer that
@@ -130,7 +98,7 @@ pub unsafe extern "C" fn mnnkv_session_park(
         let out = if parked.is_null() { None } else { Some(SizedOut::new(parked, "parked")?) };
         let mut outcome = Parked::default();
         with_cache_or_none(session, cache, true, |session, cache, kv_len| {
-            let packing = read_options(options, cache.as_ref().map(|cache| cache.layout.rows().dims), Effort::DEFAULT)?;
+            let packing = read_options(options, Effort::DEFAULT)?;
             outcome = session.park(layer, cache, kv_len, &packing)?;
             Ok(kv_len)
         })?;

@@ -10,7 +10,7 @@ pub const MNNKV_VERSION_MINOR: u32 = 3;
 pub const MNNKV_VERSION_PATCH: u32 = 0;
 /// major * 10000 + minor * 100 + patch
 pub const MNNKV_VERSION_NUMBER: u32 = 300;
-/// The abi_version argument of every function that makes a handle. docs/abi.md says when it changes.
+/// The abi_version argument of every function that makes a handle. It changes when older programs can no longer run.
 pub const MNNKV_ABI_VERSION: u32 = 1;
 
 const _: () =

@@ -42,11 +42,6 @@ impl Budget {
         Ok(())
     }
 
-    /// The bytes that may still be taken.
-    pub(super) fn left(&self) -> usize {
-        self.limit.saturating_sub(self.held)
-    }
-
     /// Whether an allocation was refused.
     pub(super) fn was_exceeded(&self) -> bool {
         self.was_exceeded

@@ -14,8 +14,6 @@ const COST: f64 = 10.0;
 pub(super) struct Survey {
     /// Codes for single bytes save nothing.
     pub(super) is_noise: bool,
-    /// Bits per byte that matches save.
-    pub(super) saved: f64,
     /// The search for matches, if they are worth it.
     pub(super) search: Option<Search>,
 }
@@ -32,12 +30,6 @@ fn sample(bytes: &[u8], len: usize) -> [u32; 256] {
         (arch::kernels().histogram)(&bytes[piece * step..][..len], &mut counts);
     }
     counts
-}
-
-/// Bits per byte that a code for single bytes takes.
-pub(super) fn bits(bytes: &[u8]) -> f64 {
-    let counts = sample(bytes, PIECE);
-    estimate::frame(&counts) as f64 * 8.0 / counts.iter().sum::<u32>().max(1) as f64
 }
 
 /// Whether codes for single bytes save nothing at the start of `bytes`.
@@ -57,7 +49,7 @@ pub(super) fn survey(bytes: &[u8]) -> Survey {
     let distance = |value: &u8| counts[*value as usize].abs_diff(wanted);
     let marker = (0..=u8::MAX).min_by_key(distance).expect("there are values");
     let gain = gain(bytes, marker, bits);
-    Survey { is_noise, saved: gain.all, search: gain.search(bits) }
+    Survey { is_noise, search: gain.search(bits) }
 }
 
 /// About so many places are compared, or twice as many of [`FEW_BITS`]: rare bytes are seldom in a match there.

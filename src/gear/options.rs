@@ -1,37 +1,18 @@
 //! The options of an encoding.
 
 use super::v1::Predictor;
-use super::{lanes, v2};
-use crate::arch::{self, Level};
 use crate::status::{Result, bail};
 
-/// The wire format to write. Decoders read every format.
+/// The format to write. Decoders read both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// The format of the reference system.
     V1,
-    /// With rows, channel groups and a checksum.
-    V2,
-    /// One prefix code for a byte of every word, decoded in registers, and a checksum: fastest.
-    Lanes,
+    /// The same behind a header with a checksum of the words.
+    Checked,
 }
 
-impl Format {
-    /// The format that this CPU decodes fastest.
-    pub fn fastest() -> Self {
-        match arch::kernels().level {
-            Level::Portable | Level::Sse2 => Format::V1,
-            _ => Format::Lanes,
-        }
-    }
-
-    /// Whether a blob has a checksum of its words, which decoders verify: those of every format but v1.
-    pub fn is_checksummed(blob: &[u8]) -> bool {
-        v2::is_v2(blob) || lanes::is_lanes(blob)
-    }
-}
-
-/// A set of predictors of format v1; never empty.
+/// A set of predictors; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Predictors(u32);
 
@@ -46,15 +27,12 @@ impl Predictors {
     /// Every predictor.
     pub const ALL: Predictors = Predictors(Self::RAW | Self::DELTA_SEQ | Self::XOR_SEQ);
 
-    /// The set with these bits, to be used with `format`; 0 means all. Fails for unknown bits, and for any bit with v2
-    /// and lanes, which predict nothing.
-    pub fn from_bits(bits: u32, format: Format) -> Result<Self> {
-        match (bits, format) {
-            (0, _) => Ok(Self::ALL),
-            (b, Format::V1) if b & !Self::ALL.0 == 0 => Ok(Predictors(b)),
-            (b, Format::V1) => bail!(InvalidArgument, "predictors is {b:#x}; bits {:#x} are known", Self::ALL.0),
-            (b, Format::V2) => bail!(InvalidArgument, "predictors is {b:#x}; format v2 has none, 0 expected"),
-            (b, Format::Lanes) => bail!(InvalidArgument, "predictors is {b:#x}; format lanes has none, 0 expected"),
+    /// The set with these bits; 0 means all. INVALID_ARGUMENT: for unknown bits.
+    pub fn from_bits(bits: u32) -> Result<Self> {
+        match bits {
+            0 => Ok(Self::ALL),
+            bits if bits & !Self::ALL.0 == 0 => Ok(Predictors(bits)),
+            bits => bail!(InvalidArgument, "predictors is {bits:#x}; bits {:#x} are known", Self::ALL.0),
         }
     }
 
@@ -74,15 +52,15 @@ impl Predictors {
     }
 }
 
-/// How long an encoder searches, 1 (fastest) to 9 (smallest). Format lanes ignores it.
+/// How long an encoder searches, 1 (fastest) to 9 (smallest).
 ///
-/// | effort | format v1 | format v2 |
-/// |---|---|---|
-/// | 1 | planes are stored or Huffman coded as they are | equal rows; 4 channel groups a plane, stored or Huffman coded; words of one byte also as one piece with matches, where that promises much |
-/// | 2, 3 | and with the predictor whose histogram promises most | 8 groups |
-/// | 4 to 6 | and with ZSTD's matches where a sample of the plane promises some | 16 groups, more and smaller units; rows near one of the last 256, or one piece with matches, where that promises much |
-/// | 7, 8 | the two best predictors with every coder | and rows near one of the last 1,024; more groups, each with every coder |
-/// | 9 | every predictor with every coder | no channel is taken for noise |
+/// | effort | |
+/// |---|---|
+/// | 1 | planes are stored or Huffman coded as they are |
+/// | 2, 3 | and with the predictor whose histogram promises most |
+/// | 4 to 6 | and with ZSTD's matches where a sample of the plane promises some |
+/// | 7, 8 | the two best predictors with every coder |
+/// | 9 | every predictor with every coder |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Effort(u8);
 
@@ -91,10 +69,6 @@ impl Effort {
     pub const DEFAULT: Effort = Effort(5);
     /// The smallest output.
     pub const MAX: Effort = Effort(9);
-    /// The lowest that also tries the ways of the default.
-    pub(super) const THOROUGH: Effort = Effort(7);
-    /// The highest that searches for equal rows alone.
-    pub(super) const QUICK: Effort = Effort(3);
     /// The least time.
     pub const FASTEST: Effort = Effort(1);
 
@@ -113,78 +87,20 @@ impl Effort {
     }
 }
 
-/// The two channels of a head that a rotary position embedding turns together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Pairing {
-    /// d and d + dims / 2, as Llama's rotate_half.
-    Half = 1,
-    /// 2 d and 2 d + 1, as GPT-J and the original paper.
-    Adjacent = 2,
-}
-
-impl Pairing {
-    /// The pairing with a code of the header or of a blob.
-    pub fn from_code(code: u32) -> Option<Self> {
-        [Pairing::Half, Pairing::Adjacent].into_iter().find(|pairing| *pairing as u32 == code)
-    }
-}
-
-/// The rotation of keys by their positions (RoPE, Su et al. 2021): pair i of a token at position p is turned by the angle
-/// `p * inv_freq[i]`. A hint: the codec is bit-exact for any arithmetic of the host.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rotation<'a> {
-    /// The two channels of a pair.
-    pub pairing: Pairing,
-    /// Rotated channels, the first of every row; even.
-    pub dims: usize,
-    /// The angles per position.
-    pub frequencies: Frequencies<'a>,
-    /// Tokens per head, 0 = all rows are one head; the words are `[head][token][dim]`.
-    pub tokens: usize,
-    /// The position of each token of a head.
-    pub positions: Positions<'a>,
-}
-
-/// The angle per position of each pair, in radians.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Frequencies<'a> {
-    /// `theta^(-2 i / dims)`.
-    Theta(f32),
-    /// One per pair, `dims / 2` of them: scaled variants (linear, NTK, YaRN, Llama 3).
-    Given(&'a [f32]),
-}
-
-/// Positions of the tokens of a head, 0 or more.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Positions<'a> {
-    /// Consecutive positions.
-    Counting {
-        /// Position of the first token.
-        first: u32,
-    },
-    /// One per token.
-    Given(&'a [u32]),
-}
-
 /// The options of an encoding.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options<'a> {
+pub struct Options {
     /// The format to write.
     pub format: Format,
-    /// The predictors to try. Formats v2 and lanes ignore them.
+    /// The predictors to try.
     pub predictors: Predictors,
     /// How long to search.
     pub effort: Effort,
-    /// Elements per row (one token of one head), 0 = unknown. Formats v1 and lanes ignore it.
-    pub head_dim: usize,
-    /// The rotation of keys. Formats v1 and lanes ignore it.
-    pub rotation: Option<Rotation<'a>>,
 }
 
-impl Options<'_> {
+impl Options {
     /// The defaults of `format`.
     pub const fn new(format: Format) -> Self {
-        Options { format, predictors: Predictors::ALL, effort: Effort::DEFAULT, head_dim: 0, rotation: None }
+        Options { format, predictors: Predictors::ALL, effort: Effort::DEFAULT }
     }
 }

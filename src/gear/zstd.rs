@@ -59,18 +59,6 @@ impl Search {
     pub(super) const fn fast(min_match: u32) -> Self {
         Search::Fast { min_match, hash_log: 13 }
     }
-
-    /// With two tables, larger ones if matches are short: a little smaller, and slower.
-    pub(super) const fn wider(self) -> Self {
-        match self {
-            Search::Fast { min_match: 4, .. } => Search::Planes { min_match: 4, hash_log: 14, chain_log: 13 },
-            Search::Planes { min_match: 4, .. } | Search::Fast { min_match: 5, .. } => {
-                Search::Planes { min_match: 4, hash_log: 14, chain_log: 12 }
-            }
-            Search::Fast { min_match, .. } => Search::planes(min_match),
-            other => other,
-        }
-    }
 }
 
 /// The power of two of the entries of the largest tables, which bounds a context. A level's own tables save less than
@@ -185,7 +173,7 @@ mod tests {
         let src: Vec<u8> = (0..4_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 25) as u8).collect();
         let mut out = vec![0; bound(src.len())];
         let levels = [1, 3, 9].map(Search::Level);
-        for search in [Search::Literals, Search::planes(4), Search::planes(7).wider()].into_iter().chain(levels) {
+        for search in [Search::Literals, Search::planes(4), Search::planes(7)].into_iter().chain(levels) {
             let mut compressor = Compressor::default();
             compressor.encode(&src, search, &mut out).unwrap();
             let size = compressor.cctx.unwrap().sizeof();

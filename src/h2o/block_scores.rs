@@ -1,15 +1,16 @@
 //! The scores of a layer's blocks, from step to step and across evictions.
 
-use super::aggregation::{Aggregation, BlockScore, BlockStep};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
 /// Scores of all blocks of a layer. Block `i` begins at physical token `i * block_tokens`.
 #[derive(Debug)]
 pub struct BlockScores {
-    aggregation: Aggregation,
+    /// Weight of the old score.
+    alpha: f32,
     block_tokens: u32,
-    blocks: Vec<BlockScore>,
+    /// Moving averages of the mass per head and row. A token has an equal share of its block's.
+    blocks: Vec<f64>,
     /// Tokens that the blocks cover.
     len: u32,
     /// The first tokens of these, which a scored row has seen.
@@ -19,14 +20,14 @@ pub struct BlockScores {
 /// Scores of all blocks of a layer, as a chat file has them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedScores {
-    /// How masses were added up.
-    pub aggregation: Aggregation,
+    /// Weight of the old score.
+    pub alpha: f32,
     /// Tokens per block.
     pub block_tokens: u32,
     /// The first tokens, which a scored row has seen.
     pub scored: u32,
-    /// The two numbers of each block: value, and pairs of a token and a row that saw it.
-    pub blocks: Vec<[f64; 2]>,
+    /// The score of each block.
+    pub blocks: Vec<f64>,
 }
 
 /// The scored rows of one step.
@@ -42,24 +43,23 @@ pub struct ScoredStep<'a> {
 
 impl BlockScores {
     /// Scores of a layer without tokens.
-    pub fn new(aggregation: Aggregation, block_tokens: u32) -> Self {
-        BlockScores { aggregation, block_tokens, blocks: Vec::new(), len: 0, scored: 0 }
+    pub fn new(alpha: f32, block_tokens: u32) -> Self {
+        BlockScores { alpha, block_tokens, blocks: Vec::new(), len: 0, scored: 0 }
     }
 
     /// Returns the scores as a chat file keeps them.
     pub fn saved(&self) -> Result<SavedScores> {
-        let BlockScores { aggregation, block_tokens, scored, .. } = *self;
-        let blocks = memory::collect(self.blocks.iter().map(|block| block.numbers()))?;
-        Ok(SavedScores { aggregation, block_tokens, scored, blocks })
+        let BlockScores { alpha, block_tokens, scored, .. } = *self;
+        Ok(SavedScores { alpha, block_tokens, scored, blocks: memory::copied(&self.blocks)? })
     }
 
-    /// The scores of a layer with `kv_len` tokens, of which `saved` says what was known. Scores of another aggregation, or
+    /// The scores of a layer with `kv_len` tokens, of which `saved` says what was known. Scores of another alpha, or
     /// of blocks of another size, are unknown: no row has seen their tokens.
     /// CORRUPT: if `saved` has not one finite number of blocks for `kv_len` tokens.
-    pub fn with_saved(aggregation: Aggregation, block_tokens: u32, saved: &SavedScores, kv_len: u32) -> Result<Self> {
-        let mut scores = BlockScores::unknown(aggregation, block_tokens, kv_len)?;
+    pub fn with_saved(alpha: f32, block_tokens: u32, saved: &SavedScores, kv_len: u32) -> Result<Self> {
+        let mut scores = BlockScores::unknown(alpha, block_tokens, kv_len)?;
         let expected = kv_len.div_ceil(saved.block_tokens.max(1)) as usize;
-        let is_finite = saved.blocks.iter().flatten().all(|number| number.is_finite() && *number >= 0.0);
+        let is_finite = saved.blocks.iter().all(|number| number.is_finite() && *number >= 0.0);
         if saved.blocks.len() != expected || saved.scored > kv_len || !is_finite {
             bail!(
                 Corrupt,
@@ -69,16 +69,16 @@ impl BlockScores {
                 saved.scored
             );
         }
-        if (saved.aggregation, saved.block_tokens) == (aggregation, block_tokens) {
+        if (saved.alpha, saved.block_tokens) == (alpha, block_tokens) {
             scores.scored = saved.scored;
-            scores.blocks.iter_mut().zip(&saved.blocks).for_each(|(block, saved)| *block = BlockScore::of(*saved));
+            scores.blocks.copy_from_slice(&saved.blocks);
         }
         Ok(scores)
     }
 
     /// Scores of `kv_len` tokens that no row has seen.
-    pub fn unknown(aggregation: Aggregation, block_tokens: u32, kv_len: u32) -> Result<Self> {
-        let mut scores = BlockScores::new(aggregation, block_tokens);
+    pub fn unknown(alpha: f32, block_tokens: u32, kv_len: u32) -> Result<Self> {
+        let mut scores = BlockScores::new(alpha, block_tokens);
         scores.grow(kv_len)?;
         Ok(scores)
     }
@@ -102,28 +102,20 @@ impl BlockScores {
         Ok(())
     }
 
-    /// Folds in a step, which appended the last `added` tokens. A row sees the tokens before it and its own.
-    pub fn fold(&mut self, step: &ScoredStep<'_>, added: u32) {
+    /// Folds in the attention of a step, whose last row sees all tokens.
+    pub fn fold(&mut self, step: &ScoredStep<'_>) {
         let ScoredStep { masses, heads, rows } = *step;
-        let (size, len) = (self.block_tokens, self.len);
-        // The last row sees all tokens.
-        self.scored = len;
+        self.scored = self.len;
+        let (alpha, norm) = (f64::from(self.alpha), f64::from(heads) * f64::from(rows));
         for (i, score) in self.blocks.iter_mut().enumerate() {
-            let seen = || {
-                let (begin, end) = (i as u32 * size, ((i as u32 + 1) * size).min(len));
-                let old_end = (len - added).clamp(begin, end);
-                let new_tokens = (old_end..end).map(|t| f64::from(rows.min(len - t)));
-                f64::from(old_end - begin) * f64::from(rows) + new_tokens.sum::<f64>()
-            };
-            let mass = masses.get(i).copied().unwrap_or(0.0);
-            self.aggregation.fold(score, BlockStep { mass, heads: f64::from(heads), rows: f64::from(rows), seen });
+            *score = alpha * *score + (1.0 - alpha) * masses.get(i).copied().unwrap_or(0.0) / norm;
         }
     }
 
     /// Returns the scores after all tokens but those of `pairs` (physical offset, length; ascending) are evicted. A
     /// token takes an equal share of its block's score along.
     pub fn kept(&self, pairs: &[[i32; 2]]) -> Result<Self> {
-        let mut kept = BlockScores::new(self.aggregation, self.block_tokens);
+        let mut kept = BlockScores::new(self.alpha, self.block_tokens);
         let size = self.block_tokens;
         kept.grow(pairs.iter().map(|p| p[1] as u32).sum())?;
         let mut to = 0;
@@ -133,7 +125,7 @@ impl BlockScores {
             while at < end {
                 let step = (size - at % size).min(size - to % size).min(end - at);
                 let share = f64::from(step) / f64::from(self.tokens(at / size));
-                kept.blocks[(to / size) as usize].add_share(self.blocks[(at / size) as usize], share);
+                kept.blocks[(to / size) as usize] += self.blocks[(at / size) as usize] * share;
                 at += step;
                 to += step;
             }
@@ -143,8 +135,7 @@ impl BlockScores {
 
     /// Returns `[block]`: the numbers that a plan ranks blocks by.
     pub fn ranking(&self) -> Result<Vec<f32>> {
-        let rank = |(i, score)| self.aggregation.rank(score, self.tokens(i as u32));
-        memory::collect(self.blocks.iter().enumerate().map(rank))
+        memory::collect(self.blocks.iter().map(|score| *score as f32))
     }
 
     /// Tokens of a block: fewer than `block_tokens` in the last one of a cache.
@@ -159,12 +150,12 @@ mod tests {
 
     fn fold(scores: &mut BlockScores, added: u32, rows: u32, masses: &[f64]) {
         scores.grow(scores.len + added).unwrap();
-        scores.fold(&ScoredStep { masses, heads: 2, rows }, added);
+        scores.fold(&ScoredStep { masses, heads: 2, rows });
     }
 
     #[test]
     fn ema_is_the_references() {
-        let mut scores = BlockScores::new(Aggregation::Ema { alpha: 0.75 }, 4);
+        let mut scores = BlockScores::new(0.75, 4);
         fold(&mut scores, 8, 1, &[2.0, 0.0]);
         fold(&mut scores, 1, 1, &[1.0, 0.5, 0.5]);
         // 0.75 * (0.25 * 2/2) + 0.25 * 1/2, and so on.
@@ -172,26 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn sum_grows_with_age_and_norm_sum_does_not() {
-        let mut scores = BlockScores::new(Aggregation::Sum, 4);
-        let mut norm = BlockScores::new(Aggregation::NormSum, 4);
-        for scores in [&mut scores, &mut norm] {
-            // Two rows over four tokens, then one row over eight that looks at all blocks alike.
-            fold(scores, 4, 2, &[4.0]);
-            fold(scores, 4, 1, &[1.0, 1.0]);
-        }
-        assert_eq!(scores.ranking().unwrap(), [2.5, 0.5]);
-        // First block: the first step's rows see 2 + 2 + 2 + 1 tokens of it, the second's all 4. The second block's
-        // tokens are all visible to the last row only as far as they are not behind it.
-        let [first, second] = norm.ranking().unwrap()[..] else { panic!() };
-        assert!((f64::from(first) - 2.5 * 4.0 / 11.0).abs() < 1e-6, "{first}");
-        assert!((f64::from(second) - 0.5 * 4.0 / 4.0).abs() < 1e-6, "{second}");
-    }
-
-    #[test]
     fn a_cut_block_keeps_its_tokens_share_and_whole_blocks_keep_all() {
-        let mut scores = BlockScores::new(Aggregation::Sum, 4);
-        fold(&mut scores, 10, 1, &[2.0, 4.0, 8.0]);
+        let mut scores = BlockScores::new(0.5, 4);
+        // Half of the mass per head.
+        fold(&mut scores, 10, 1, &[4.0, 8.0, 16.0]);
         scores = scores.kept(&[[4, 6]]).unwrap();
         assert_eq!(scores.ranking().unwrap(), [2.0, 4.0], "whole blocks move");
         scores = scores.kept(&[[0, 5]]).unwrap();

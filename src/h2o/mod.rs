@@ -3,26 +3,20 @@
 //! | file | job |
 //! |---|---|
 //! | [`BlockSums`], [`Accumulator`] (`attention/`) | block sums of hosts to exact mass per block |
-//! | [`Aggregation`] | how the masses of steps add up to a score |
 //! | [`BlockScores`] | the scores of one layer, from masses |
-//! | [`TokenScores`], [`InverseRope`] | the scores of one layer, from keys and values |
 //! | [`plan()`], [`PlanConfig`] | scores to the tokens that stay |
 //!
 //! The rule of masses is that of H2O (Zhang et al. 2023, "Heavy-Hitter Oracle"), with whole blocks as the unit and tokens really
 //! dropped.
 
-mod aggregation;
 mod attention;
 mod block_scores;
-mod inverse_rope;
 mod plan;
 mod plan_config;
-mod token_scores;
+mod update;
 
-pub use aggregation::{Aggregation, update_scores};
 pub use attention::{Accumulator, BlockSums, Joints, MAX_TOKENS, SumFields, Sums, mass_to_f64};
 pub use block_scores::{BlockScores, SavedScores, ScoredStep};
-pub use inverse_rope::{Angles, InverseRope};
 pub use plan::{Amounts, Plan, plan, plan_pinned};
 pub use plan_config::{PlanConfig, Target};
-pub use token_scores::{NewTokens, TokenRows, TokenScores};
+pub use update::update_scores;

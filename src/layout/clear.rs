@@ -79,13 +79,6 @@ pub(super) fn walk(tensor: &Tensor, range: TokenRange, padding: Padding, visit: 
     runs.flush();
 }
 
-/// [`walk`], of one head, with places counted from its start.
-pub(super) fn walk_head(tensor: &Tensor, range: TokenRange, padding: Padding, visit: &mut dyn FnMut(Range<usize>)) {
-    let mut runs = Joined { pending: 0..0, visit };
-    tensor.plane().spans(range).for_each(|span| runs_of(tensor, span, 0, padding, &mut |run| runs.join(run)));
-    runs.flush();
-}
-
 /// Makes one run of runs that touch.
 struct Joined<'a> {
     pending: Range<usize>,

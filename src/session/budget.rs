@@ -18,7 +18,6 @@ use super::{Session, State};
 use crate::attend::{self, Blocks, Found, Reads, Work};
 use crate::layout::{Layout, Rows};
 use crate::status::{Error, Result, bail};
-use crate::store::Store;
 use crate::sys::{memory, pages};
 
 /// Sketches take at most this share of what is left for blocks, of 8: a block of the file is better than one that is gone.
@@ -80,8 +79,6 @@ pub(super) struct Budget {
     holds: Option<Holds>,
     /// Bytes of lists and sketches that were freed since the heap returned its memory.
     freed: usize,
-    /// Steps of a layer that compression did not bring below its share.
-    lossless_over: u64,
     pub(super) offload: Option<Offload>,
 }
 
@@ -199,16 +196,7 @@ impl Budget {
         let file = rules.file.as_deref().map(memory::text).transpose()?;
         let mut offload = file.map(|file| Offload::new(file, rules.file_bytes, rules.wait));
         offload.as_mut().map_or(Ok(()), Offload::make)?;
-        Ok(Budget {
-            bytes: rules.bytes,
-            rules,
-            model: None,
-            least: 0,
-            holds: None,
-            freed: 0,
-            lossless_over: 0,
-            offload,
-        })
+        Ok(Budget { bytes: rules.bytes, rules, model: None, least: 0, holds: None, freed: 0, offload })
     }
 
     /// The share of a layer with such tokens, whose steps append `next` of them. `working`: bytes that no layer has.
@@ -219,20 +207,6 @@ impl Budget {
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX).saturating_sub(working) as u128 * token as u128
             / all.max(1) as u128;
         Share::new(bytes as usize, sizes, next)
-    }
-
-    /// A step of a layer has ended, whose tokens stay bit for bit.
-    pub(super) fn see_lossless(&mut self, layer: &Layer, store: &mut Store, share: &Share) {
-        if self.rules.lossless {
-            let blobs = store.statistics(Some(layer.number)).compressed_bytes;
-            let raw = layer.raw_bytes() as u64 - layer.compressed_page_bytes(store).min(layer.raw_bytes() as u64);
-            self.lossless_over += u64::from(raw + blobs > share.bytes as u64);
-        }
-    }
-
-    /// Steps of a layer that compression did not bring below its share.
-    pub(super) fn lossless_over(&self) -> u64 {
-        self.lossless_over
     }
 
     /// A layer is to have such tokens. `known`: those of each layer, `None` of layers that are like the first.
@@ -385,7 +359,7 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
     let mut all = MemoryStats { working_bytes: working as u64, ..MemoryStats::default() };
     if let Some(budget) = budget {
         let holds = budget.holds.unwrap_or_default();
-        (all.budget_bytes, all.over_steps) = (budget.bytes, budget.lossless_over);
+        all.budget_bytes = budget.bytes;
         (all.raw_tokens, all.quantised_tokens) = (holds.raw_tokens, holds.quantised_tokens);
         if let Some(offload) = &budget.offload {
             (all.file_bytes, all.written_bytes, all.failed_writes) = offload.counts();

@@ -6,12 +6,10 @@ mod keys;
 mod outlook;
 mod warnings;
 
-use crate::gear::{Effort, Format};
-use crate::h2o::Aggregation;
 use crate::json::{Brief, Json};
 use crate::status::{Result, bail};
 use crate::sys::memory;
-use keys::{Object, Scope, Values, name};
+use keys::{Object, Values, name};
 use std::time::Duration;
 use warnings::Warnings;
 
@@ -44,8 +42,6 @@ pub struct MemoryRules {
     pub file_bytes: Option<u64>,
     /// Longest wait for blocks of the file, for each token of a step.
     pub wait: Duration,
-    /// Tokens stay bit for bit: they are compressed, and a budget that this does not hold is exceeded.
-    pub lossless: bool,
     /// Tokens are quantised from the beginning.
     pub quantises: bool,
 }
@@ -76,18 +72,14 @@ pub struct EvictionRules {
     pub recent_tokens: u32,
     /// How many tokens stay.
     pub ratio: Ratio,
-    /// The length that `ratio` and `trigger_min_tokens` are of.
-    pub basis: Basis,
     /// Most tokens of a cache after a step: sink, recent, three blocks and `update_interval` or more.
     pub max_tokens: Option<u32>,
     /// Least tokens from which a plan evicts.
     pub trigger_min_tokens: u32,
     /// Decode steps of a layer between its plans, at least 1.
     pub update_interval: u32,
-    /// The order in which tokens leave.
-    pub policy: Policy,
-    /// How masses of steps become a score.
-    pub aggregation: Aggregation,
+    /// Weight of the old score in the moving average of masses.
+    pub ema_alpha: f32,
     /// Last query rows of a prompt that are scored; `usize::MAX` is all.
     pub prefill_queries: usize,
     /// Tokens that no scored row has seen may be evicted.
@@ -104,25 +96,6 @@ impl EvictionRules {
     }
 }
 
-/// The order in which tokens leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// The attention that they get, from block sums.
-    Mass,
-    /// How much their keys differ from the others, and the norm of their values.
-    KeyDiff,
-}
-
-impl Policy {
-    /// Tokens of a block where the config names none.
-    fn block_tokens(self) -> u32 {
-        match self {
-            Policy::Mass => 64,
-            Policy::KeyDiff => 8,
-        }
-    }
-}
-
 /// The tokens that a plan keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ratio {
@@ -130,15 +103,6 @@ pub enum Ratio {
     Keep(f32),
     /// One token in this many, at least 1.
     Lossy(f32),
-}
-
-/// The length that a ratio is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
-    /// Tokens of the chat, evicted ones included.
-    Logical,
-    /// Tokens in the cache, as in the reference: repeated evictions multiply the ratio.
-    Physical,
 }
 
 /// How cold tokens are compressed.
@@ -160,20 +124,14 @@ pub struct LosslessRules {
     pub bootstrap_tokens: u32,
     /// Most cold tokens that a layer submits in a step, at least 1.
     pub grouped_step_tokens: u32,
-    /// The format of the blobs of floating-point K and V; quantised ones are always v2.
-    pub format: Format,
-    /// How long the encoder searches.
-    pub effort: Effort,
     /// Workers; 0 = encode and decode inside the calls, `None` = as many as the host leaves cores free.
     pub workers: Option<u32>,
     /// Most blocks that may wait to be encoded, at least 1.
     pub max_queue: u32,
     /// Decoded blocks that are kept for the next step; 0 is none.
     pub decode_cache_blocks: u32,
-    /// Most bytes of these; 0 is automatic.
+    /// Most bytes of these; 0 is a share of all raw bytes.
     pub decode_cache_bytes: u64,
-    /// Most bytes of waiting copies and of blobs that have not replaced raw bytes; 0 is automatic.
-    pub pending_bytes: u64,
     /// Every block is decoded once after encoding, and compared.
     pub strict_roundtrip: bool,
 }
@@ -197,7 +155,7 @@ impl Config {
 
     /// How the tokens of a layer are quantised; `None` where they stay raw.
     pub(super) fn quant_of(&self, layer: u32) -> Option<QuantRules> {
-        let is_bounded = self.memory.as_ref().is_some_and(|memory| !memory.lossless);
+        let is_bounded = self.memory.is_some();
         let always = self.quant.is_some_and(|first| layer >= first);
         (always || is_bounded).then_some(QuantRules { sink_tokens: self.sink_tokens, always, is_bounded })
     }
@@ -220,14 +178,8 @@ impl Config {
         {
             fields.retain(|(key, _)| !budget.contains(&&**key));
         }
-        let mut values = Values::read(&given, &recommended)?;
+        let values = Values::read(&given, &recommended)?;
         check(&values)?;
-        if values.kv_lossless && budget_bytes(&values).is_some() {
-            // Cold tokens of all layers are kept as blobs.
-            (values.kv_lossless_enable, values.kv_lossless_runtime_enable) = (true, true);
-            values.kv_lossless_runtime_mode = RuntimeMode::Store;
-            (values.kv_lossless_scope, values.kv_lossless_front_n) = (Scope { front: true, kept: false }, layers);
-        }
         // Unknown keys come last: of too many warnings, theirs are left out.
         let mut warnings = Warnings::default();
         let eviction = if values.kv_h2o_enable { Some(eviction(&values, layers, &mut warnings)?) } else { None };
@@ -301,9 +253,6 @@ fn check(values: &Values) -> Result<()> {
              by other rules, nor compressed again"
         );
     }
-    if values.kv_quant && values.kv_lossless {
-        bail!(InvalidArgument, "{} is \"k8v4\" and {} true; one of them expected", name::kv_quant, name::kv_lossless);
-    }
     if values.kv_memory_mb > 0.0 && values.kv_memory_bytes > 0 {
         bail!(
             InvalidArgument,
@@ -316,7 +265,7 @@ fn check(values: &Values) -> Result<()> {
     }
     // A lower limit would evict protected tokens, or evict in every step.
     let kept = values.kv_h2o_sink_tokens.saturating_add(values.kv_h2o_recent_tokens);
-    let least = kept.saturating_add(3 * block_tokens(values)).saturating_add(values.kv_h2o_update_interval);
+    let least = kept.saturating_add(3 * values.kv_h2o_block_tokens).saturating_add(values.kv_h2o_update_interval);
     if (1..least).contains(&values.kv_h2o_max_tokens) {
         bail!(
             InvalidArgument,
@@ -327,14 +276,6 @@ fn check(values: &Values) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Tokens of a block of scores.
-fn block_tokens(values: &Values) -> u32 {
-    match values.kv_h2o_block_tokens {
-        0 => values.kv_h2o_policy.block_tokens(),
-        tokens => tokens,
-    }
 }
 
 fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<EvictionRules> {
@@ -352,16 +293,14 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
     Ok(EvictionRules {
         first_layer: start.min(layers),
         end_layer: end.map_or(layers, |end| (end + 1).min(layers)),
-        block_tokens: block_tokens(values),
+        block_tokens: values.kv_h2o_block_tokens,
         sink_tokens: values.kv_h2o_sink_tokens,
         recent_tokens: values.kv_h2o_recent_tokens,
         ratio: (values.kv_h2o_target_mode)(values.kv_h2o_target_keep_ratio, values.kv_h2o_target_lossy_ratio),
-        basis: values.kv_h2o_target_basis,
         max_tokens: Some(values.kv_h2o_max_tokens).filter(|tokens| *tokens > 0),
         trigger_min_tokens: values.kv_h2o_trigger_min_tokens,
         update_interval: values.kv_h2o_update_interval,
-        policy: values.kv_h2o_policy,
-        aggregation: (values.kv_h2o_aggregation)(values.kv_h2o_ema_alpha),
+        ema_alpha: values.kv_h2o_ema_alpha,
         prefill_queries: usize::try_from(values.kv_h2o_prefill_queries).unwrap_or(usize::MAX),
         evict_unscored: values.kv_h2o_evict_unscored,
         log_stats: values.kv_h2o_log_stats,
@@ -394,14 +333,10 @@ fn memory_rules(values: &Values) -> Result<Option<MemoryRules>> {
     let file = if values.kv_memory_file.is_empty() { None } else { Some(memory::text(&values.kv_memory_file)?) };
     let wait = Duration::from_micros(values.kv_memory_wait_us.into());
     let file_bytes = bytes_of(values.kv_memory_file_mb);
-    let (lossless, quantises) = (values.kv_lossless, values.kv_quant);
-    Ok(Some(MemoryRules { bytes, file, file_bytes, wait, lossless, quantises }))
+    Ok(Some(MemoryRules { bytes, file, file_bytes, wait, quantises: values.kv_quant }))
 }
 
 fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {
-    let format = values.kv_lossless_codec_runtime.unwrap_or_else(Format::fastest);
-    let effort = Effort::new(values.kv_lossless_effort, name::kv_lossless_effort)?;
-
     let scope = values.kv_lossless_scope;
     if !values.kv_lossless_enable || !values.kv_lossless_codec || !(scope.front || scope.kept) {
         return Ok(None);
@@ -429,13 +364,10 @@ fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings)
         hot_recent_tokens: values.kv_lossless_hot_recent_tokens,
         bootstrap_tokens: values.kv_lossless_store_bootstrap_tokens,
         grouped_step_tokens: values.kv_lossless_store_grouped_step_tokens,
-        format,
-        effort,
         workers: u32::try_from(values.kv_lossless_async_threads).ok(),
         max_queue: values.kv_lossless_max_queue,
         decode_cache_blocks: values.kv_lossless_decode_cache_blocks,
         decode_cache_bytes: values.kv_lossless_decode_cache_bytes,
-        pending_bytes: values.kv_lossless_pending_bytes,
         strict_roundtrip: values.kv_lossless_strict_roundtrip_check,
     }))
 }

@@ -11,7 +11,7 @@ use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::{Geometry, LayerEntry, PieceBytes, Run, Snapshot};
 use crate::status::{Error, Result, bail};
-use crate::store::{self, FilePiece, NewPiece, Packing, SavedRun};
+use crate::store::{FilePiece, NewPiece, Packing, SavedRun};
 use crate::sys::memory;
 use std::sync::atomic::Ordering;
 
@@ -49,7 +49,7 @@ impl Session {
         layer: u32,
         mut cache: Option<Cache<'_>>,
         kv_len: u32,
-        packing: &Packing<'_>,
+        packing: &Packing,
         to: &mut Snapshot,
     ) -> Result<Saved> {
         let mut state = self.state()?;
@@ -93,14 +93,12 @@ impl Session {
         }
         let mut saved = Saved::default();
         let given = cache.as_ref().map(Cache::as_ref);
-        let positions = layer.eviction.positions();
         let mut write = |piece: &NewPiece<'_>| {
             saved.tokens += piece.tokens;
             saved.bytes += piece.parts.iter().map(|part| part.len() as u64).sum::<u64>();
             add(to, number, piece)
         };
-        let runs =
-            store.save(number, given.as_ref(), kv_len, positions, &known, packing, &self.interrupted, &mut write)?;
+        let runs = store.save(number, given.as_ref(), kv_len, &known, packing, &self.interrupted, &mut write)?;
         let mut all = in_file(&runs)?;
         if let Some(quant) = &mut layer.quant {
             let mut lost = Found::default();
@@ -213,7 +211,7 @@ impl Layer {
             (None, Some(_)) => bail!(
                 Unsupported,
                 "layer {number} of {} has tokens in 8 and 4 bits, and this session keeps that layer raw: kv_memory_mb \
-                 without kv_lossless must be given, or kv_quant with a kv_quant_layer_start of {number} at most, and \
+                 must be given, or kv_quant with a kv_quant_layer_start of {number} at most, and \
                  the host must attend (mnnkv_session_attend)",
                 from.name()
             ),
@@ -315,49 +313,6 @@ fn piece_of(from: &Snapshot, rows: &Rows, piece: u32) -> Result<PieceBytes> {
     }
     found.bytes.drop_pages();
     Ok(found)
-}
-
-/// Gives `to`, which must have no layers, the committed layers and sections of `from`: tokens that are left, encoded anew.
-/// On an error what was given is staged; [`Snapshot::discard`] drops it.
-pub fn compact_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -> Result<()> {
-    if to.layers().next().is_some() {
-        bail!(InvalidArgument, "{} has layers; an empty snapshot expected", to.name());
-    }
-    for (number, entry) in from.layers() {
-        let rows = rows(&entry.geometry)?;
-        let state = from.layer_state(number)?;
-        let mut reader = Reader::new(&state);
-        let mut read = || Ok((read_head(&mut reader)?, SavedEviction::read(&mut reader)?));
-        let (Head { quantised, .. }, saved) =
-            read().map_err(|e: Error| e.within(format_args!("state of layer {number} of {}", from.name())))?;
-        let rewritten = quantised.as_ref().map_or(entry.tokens(), SavedQuant::physical).min(entry.tokens());
-        let pieces = pieces(from, &rows, &Run::clip(&entry.runs, 0, rewritten)?)?;
-        let mut write = |piece: &NewPiece<'_>| add(to, number, piece);
-        let runs = store::rewrite(&rows, &pieces, rewritten, saved.positions(), packing, &mut write)
-            .map_err(|e| e.within(format_args!("layer {number} of {}", from.name())))?;
-        let mut all = in_file(&runs)?;
-        let mut copied: Option<(u32, u32)> = None;
-        for run in Run::clip(&entry.runs, rewritten, entry.tokens() - rewritten)? {
-            let piece = match copied {
-                Some((old, new)) if old == run.piece => new,
-                _ => copy_piece(from, run.piece, number, to)?,
-            };
-            copied = Some((run.piece, piece));
-            memory::push(&mut all, Run { piece, ..run })?;
-        }
-        to.set_layer(number, entry.geometry, &all, &state)?;
-    }
-    for name in from.names() {
-        to.put(name, &from.section(name)?)?;
-    }
-    Ok(())
-}
-
-/// Copies a piece of quantised tokens. Returns its number.
-fn copy_piece(from: &Snapshot, piece: u32, layer: u32, to: &mut Snapshot) -> Result<u32> {
-    let found = from.piece(piece)?;
-    let parts = memory::collect((0..found.ends.len()).map(|part| found.part(part)))?;
-    to.add_piece(layer, from.piece_tokens(piece).unwrap_or_default(), &parts, found.raw_checksum)
 }
 
 /// Writes a piece of a layer. Returns its number and the checksum of its stored bytes.

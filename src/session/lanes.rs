@@ -4,12 +4,9 @@
 //! claim all lanes.
 
 use crate::h2o::{self, Accumulator, BlockSums, Joints};
-use crate::layout::{Head, HeadMut};
 use crate::status::{Error, Result, bail, error};
-use crate::store::{HeadReader, StoredLayer};
-use crate::sys::{Claim, ClaimState, Claimed, Shared, memory};
+use crate::sys::{Claim, ClaimState, Claimed, memory};
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A step of more rows per head is a prompt. Drafts of speculative decoding have fewer rows, chunks of prompts usually
 /// more.
@@ -56,8 +53,6 @@ struct Slot {
     sums: Accumulator,
     /// The layer is scored.
     is_scored: bool,
-    /// The tokens that a thread restores before it reads a head.
-    stored: Option<Shared<StoredLayer>>,
 }
 
 /// The open layers of one lane.
@@ -69,8 +64,6 @@ struct Lane {
     others: Vec<Slot>,
     /// Slots without a layer, for their memory. There is room for those of all open layers.
     spare: Vec<Slot>,
-    /// Made by the first head that needs it.
-    reader: Option<Box<HeadReader>>,
 }
 
 /// The sums of one layer over all lanes.
@@ -112,13 +105,13 @@ impl Lane {
     }
 
     /// There is room for it by [`Lane::reserve`].
-    fn open(&mut self, layer: u32, wanted: Option<Wanted>, stored: Option<Shared<StoredLayer>>) {
+    fn open(&mut self, layer: u32, wanted: Option<Wanted>) {
         if self.slot.layer.is_some() {
             let free = self.spare.pop().unwrap_or_default();
             #[expect(clippy::disallowed_methods, reason = "room is reserved before the step opens")]
             self.others.push(mem::replace(&mut self.slot, free));
         }
-        (self.slot.layer, self.slot.is_scored, self.slot.stored) = (Some(layer), wanted.is_some(), stored);
+        (self.slot.layer, self.slot.is_scored) = (Some(layer), wanted.is_some());
         if let Some(wanted) = wanted {
             self.slot.sums.start(wanted.block_tokens);
         }
@@ -126,11 +119,11 @@ impl Lane {
 
     fn close(&mut self, layer: u32) {
         if self.slot.layer == Some(layer) {
-            (self.slot.layer, self.slot.stored) = (None, None);
+            self.slot.layer = None;
         } else if let Some(at) = self.others.iter().position(|slot| slot.layer == Some(layer)) {
             let slot = self.others.swap_remove(at);
             #[expect(clippy::disallowed_methods, reason = "room is reserved before the step opens")]
-            self.spare.push(Slot { layer: None, stored: None, ..slot });
+            self.spare.push(Slot { layer: None, ..slot });
         }
     }
 
@@ -141,31 +134,11 @@ impl Lane {
     fn sums(&self, layer: u32) -> Option<&Accumulator> {
         self.slot(layer).filter(|slot| slot.is_scored).map(|slot| &slot.sums)
     }
-
-    /// The stored tokens of an open layer; `None` where there are none.
-    fn stored(&self, layer: u32) -> Result<Option<&Shared<StoredLayer>>> {
-        match self.slot(layer) {
-            Some(slot) => Ok(slot.stored.as_ref()),
-            None => bail!(InvalidArgument, "layer {layer} is not open; heads are read between begin and end"),
-        }
-    }
-
-    /// The reader, and the stored tokens of an open layer; `None` where there are none.
-    fn reader(&mut self, layer: u32) -> Result<Option<(&mut HeadReader, Shared<StoredLayer>)>> {
-        let Some(stored) = self.stored(layer)?.cloned() else { return Ok(None) };
-        let reader = match self.reader.take() {
-            Some(reader) => reader,
-            None => memory::boxed(HeadReader::default())?,
-        };
-        Ok(Some((self.reader.insert(reader), stored)))
-    }
 }
 
 /// The lanes of a session.
 pub(super) struct Lanes {
     lanes: Vec<Claim<Lane>>,
-    /// Bytes of the windows of all readers.
-    window_bytes: AtomicUsize,
 }
 
 impl Lanes {
@@ -174,58 +147,7 @@ impl Lanes {
             bail!(InvalidArgument, "lanes is {count}; 1 to {MOST_LANES} expected");
         }
         let lanes = memory::collect((0..count).map(|_| Claim::new(Lane::default())))?;
-        Ok(Lanes { lanes, window_bytes: AtomicUsize::new(0) })
-    }
-
-    /// Whether an open layer has stored tokens that a lane restores.
-    pub(super) fn has_stored(&self, layer: u32, lane: u32) -> Result<bool> {
-        self.with(lane, |lane| Ok(lane.stored(layer)?.is_some()))
-    }
-
-    /// Writes a head's stored tokens to its place in the cache. The claim on the head never blocks.
-    pub(super) fn restore(&self, layer: u32, lane: u32, head: u32, to: HeadMut<'_>) -> Result<()> {
-        self.with(lane, |lane| match lane.reader(layer)? {
-            Some((reader, stored)) => reader.restore(&stored, head, to),
-            None => Ok(()),
-        })
-    }
-
-    /// Releases a head's restored tokens again.
-    pub(super) fn release(&self, layer: u32, lane: u32, head: u32, from: HeadMut<'_>) -> Result<u64> {
-        self.with(lane, |lane| match lane.reader(layer)? {
-            Some((reader, stored)) => reader.release(&stored, head, from),
-            None => Ok(0),
-        })
-    }
-
-    /// Runs `read` on K and V of a head with all of its `len` tokens: in the cache where nothing of it is stored, else in
-    /// the lane's window.
-    pub(super) fn head<R>(
-        &self,
-        (layer, lane, head): (u32, u32, u32),
-        from: &Head<'_>,
-        len: u32,
-        read: impl FnOnce(&[u8], &[u8]) -> R,
-    ) -> Result<R> {
-        self.with(lane, |lane| {
-            let Some((reader, stored)) = lane.reader(layer)? else { return Ok(read(from.key, from.value)) };
-            let before = reader.window_bytes();
-            let read = reader.window(&stored, head, from, len).map(|(key, value)| read(key, value));
-            // Wraps where a window has become smaller, and so does the sum.
-            self.window_bytes.fetch_add(reader.window_bytes().wrapping_sub(before), Ordering::Relaxed);
-            read
-        })
-    }
-
-    /// Frees the windows of all readers.
-    pub(super) fn drop_windows(&self, lanes: &mut AllLanes<'_>) {
-        lanes.0.iter_mut().for_each(|lane| lane.reader = None);
-        self.window_bytes.store(0, Ordering::Relaxed);
-    }
-
-    /// Bytes of the windows.
-    pub(super) fn window_bytes(&self) -> usize {
-        self.window_bytes.load(Ordering::Relaxed)
+        Ok(Lanes { lanes })
     }
 
     #[inline(always)]
@@ -276,18 +198,8 @@ impl AllLanes<'_> {
     }
 
     /// Opens a layer. There is room for it by [`AllLanes::reserve`].
-    pub(super) fn open(&mut self, layer: u32, wanted: Option<Wanted>, stored: &Option<Shared<StoredLayer>>) {
-        self.0.iter_mut().for_each(|lane| lane.open(layer, wanted, stored.clone()));
-    }
-
-    /// Replaces the stored tokens of an open layer.
-    pub(super) fn set_stored(&mut self, layer: u32, stored: &Option<Shared<StoredLayer>>) {
-        for lane in self.0.iter_mut() {
-            let mut slots = std::iter::once(&mut lane.slot).chain(&mut lane.others);
-            if let Some(slot) = slots.find(|slot| slot.layer == Some(layer)) {
-                slot.stored = stored.clone();
-            }
-        }
+    pub(super) fn open(&mut self, layer: u32, wanted: Option<Wanted>) {
+        self.0.iter_mut().for_each(|lane| lane.open(layer, wanted));
     }
 
     /// Closes a layer, if it is open, and drops its sums.
@@ -344,7 +256,7 @@ mod tests {
         let lanes = Lanes::new(2).unwrap();
         let mut all = lanes.all().unwrap();
         all.reserve().unwrap();
-        all.open(7, None, &None);
+        all.open(7, None);
         let (invalid, internal) = (Some(Status::InvalidArgument), Some(Status::Internal));
         assert_eq!(statuses(&lanes, 1), [invalid, invalid]);
         drop(all);

@@ -11,8 +11,8 @@ use super::quant::{self, Quant};
 use crate::attend::Found;
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
-use crate::store::{Store, StoredLayer};
-use crate::sys::{Shared, pages};
+use crate::store::Store;
+use crate::sys::pages;
 
 /// Tokens of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,8 +28,6 @@ pub struct CacheLengths {
 pub(super) struct OpenStep {
     /// How attention is summed; `None` where nothing is scored.
     pub(super) wanted: Option<Wanted>,
-    /// The tokens that the host's threads restore.
-    pub(super) stored: Option<Shared<StoredLayer>>,
 }
 
 /// The layout of a cache, and the addresses of its buffers, which are compared and never read through.
@@ -66,9 +64,6 @@ pub(super) struct Layer {
     seen: Option<SeenCache>,
     /// The scales of INT8 V of a layer that was loaded from a file and has no cache yet.
     pub(super) value_scales: Vec<u8>,
-    /// The host has copied the cache, or restored some of it, since the memory of stored tokens was released: they may
-    /// have memory again.
-    pub(super) is_copied: bool,
 }
 
 impl Layer {
@@ -104,7 +99,6 @@ impl Layer {
             buffer_tokens: 0,
             seen: None,
             value_scales: Vec::new(),
-            is_copied: false,
         }
     }
 
@@ -114,22 +108,19 @@ impl Layer {
     }
 
     /// Opens a step; returns how its attention is summed.
-    pub(super) fn open(&mut self, cache: Option<&Cache<'_>>, stored: Option<Shared<StoredLayer>>) -> Option<Wanted> {
+    pub(super) fn open(&mut self, cache: Option<&Cache<'_>>) -> Option<Wanted> {
         match cache {
             Some(cache) => self.see(cache),
             None => self.buffer_tokens = 0,
         }
         self.chunk = 0;
         let wanted = self.wanted();
-        self.step = Some(OpenStep { wanted, stored });
+        self.step = Some(OpenStep { wanted });
         wanted
     }
 
-    pub(super) fn close(&mut self, cache: Option<&Cache<'_>>, store: &mut Store) {
-        if let Some(stored) = self.step.take().and_then(|step| step.stored) {
-            self.is_copied |= stored.any_restored();
-            store.book(&stored);
-        }
+    pub(super) fn close(&mut self, cache: Option<&Cache<'_>>) {
+        self.step = None;
         if let Some(cache) = cache {
             self.see(cache);
         }
@@ -269,24 +260,7 @@ impl Layer {
         self.used = true;
         self.buffer_tokens = cache.layout.max_tokens();
         let addresses = (cache.key.as_ptr().addr(), cache.value.as_ptr().addr());
-        self.is_copied |= self.seen.as_ref().is_some_and(|seen| seen.addresses != addresses);
         self.seen = Some(SeenCache { layout: cache.layout.clone(), addresses });
-    }
-
-    /// Releases the memory of stored tokens again, if they may have some.
-    pub(super) fn release_again(&mut self, store: &mut Store, cache: &mut Cache<'_>) {
-        if std::mem::take(&mut self.is_copied) {
-            store.release_again(self.number, cache);
-        }
-    }
-
-    /// Replaces the stored tokens of the open step.
-    pub(super) fn set_stored(&mut self, stored: Option<Shared<StoredLayer>>, store: &mut Store) {
-        let Some(step) = &mut self.step else { return };
-        if let Some(before) = std::mem::replace(&mut step.stored, stored) {
-            self.is_copied |= before.any_restored();
-            store.book(&before);
-        }
     }
 
     /// The layout of the last call's cache.

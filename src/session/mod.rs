@@ -20,7 +20,6 @@ pub mod metrics;
 mod offload;
 mod park;
 mod pins;
-mod policy;
 mod quant;
 mod report;
 mod tail;
@@ -28,16 +27,16 @@ mod warnings;
 
 pub use crate::attend::Queries;
 pub use budget::{Holds, MemoryStats, Rung};
-pub use file::{Saved, compact_file};
+pub use file::Saved;
 pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
 
 use crate::attend::{Found, Work};
 use crate::h2o::BlockSums;
-use crate::layout::{self, Cache, Head, HeadMut, Kind, Layout, Pair};
+use crate::layout::{self, Cache, Kind, Layout, Pair};
 use crate::status::{Error, Result, bail};
-use crate::store::{KeyRotation, Settings, Spares, Store};
+use crate::store::{Settings, Spares, Store};
 use crate::sys::{Mutex, MutexGuard, memory};
 use budget::{Budget, Share, Sizes};
 use config::Config;
@@ -46,7 +45,6 @@ use lanes::Lanes;
 use layer::Layer;
 use offload::Offload;
 use quant::{Encoding, Slot};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
@@ -62,8 +60,6 @@ pub struct Session {
     attending: Vec<Slot>,
     /// Working memory of parts.
     parts: Mutex<Vec<Work>>,
-    /// The host's threads restore each head before they read it.
-    restores_heads: bool,
     /// See [`Session::interrupt`].
     interrupted: AtomicBool,
 }
@@ -93,7 +89,7 @@ impl Session {
         let (most_lanes, lanes) = (lanes, Lanes::new(lanes)?);
         let (mut config, mut warnings) = Config::parse(config_json, defaults_json, layers)?;
         if !host.attends {
-            let memory = config.memory.take_if(|memory| !memory.lossless).is_some();
+            let memory = config.memory.take().is_some();
             let quant = config.quant.take().is_some();
             for (key, _) in [("kv_quant", quant), ("kv_memory_mb", memory)].into_iter().filter(|(_, given)| *given) {
                 let why = "the host does not attend (mnnkv_session_options::attends)";
@@ -102,8 +98,8 @@ impl Session {
         }
         let store = match &mut config.lossless {
             Some(rules) => {
-                rules.workers = Some(host.workers(rules.workers, most_lanes));
-                Store::with_executor(lossless::settings(rules), host.executor)?
+                rules.workers = Some(host::workers(rules.workers, most_lanes));
+                Store::new(lossless::settings(rules))?
             }
             None => Store::new(Settings::default())?,
         };
@@ -118,16 +114,8 @@ impl Session {
             parts: Mutex::new(Vec::new()),
             state: Mutex::new(State { layers, store, encoding: Encoding::default(), budget }),
             lanes,
-            restores_heads: false,
             interrupted: AtomicBool::new(false),
         })
-    }
-
-    /// Says that the host's threads restore each head before they read it, by [`Session::head`] or [`Session::restore`].
-    /// Begins then restore nothing of caches whose heads are apart ([`Layout::has_heads_apart`](layout::Layout)).
-    pub fn restoring_heads(mut self, restores_heads: bool) -> Self {
-        self.restores_heads = restores_heads;
-        self
     }
 
     /// Adds block sums of an open layer to a lane. Non-blocking. One thread at a time may use a lane, and none while a
@@ -168,34 +156,25 @@ impl Session {
         let share = share(budget, layers, layer, cache.as_ref().map(|cache| cache.layout), working?)?;
         let layer = find(layers, layer)?;
 
-        let by_head = self.restores_heads && cache.as_ref().is_some_and(|cache| cache.layout.has_heads_apart());
         self.interrupted.store(false, Ordering::Relaxed);
-        let (mut stored, mut spares) = (None, Spares::default());
+        let mut spares = Spares::default();
         if let Some(cache) = &mut cache {
             layer.unpark(store, cache)?;
             if let Some(lossless) = &mut layer.lossless {
-                // An eviction moves tokens, and drops those of blobs for good.
-                if !by_head || layer.eviction.has_plan() || store.has_cut(layer.number) {
-                    spares = lossless.restore(store, cache, kv_len)?;
-                }
+                spares = lossless.restore(store, cache, kv_len)?;
             }
-            layer.lengths = layer.eviction.begin(cache, store, layer.lengths, &layer.pins)?;
+            layer.lengths = layer.eviction.begin(cache, store, layer.lengths)?;
             if let Some(quant) = &mut layer.quant {
                 let (eviction, lengths) = (&mut layer.eviction, layer.lengths);
                 layer.lengths = quant.begin(cache, store, eviction, lengths, encoding, share.as_ref());
             }
-            if by_head {
-                stored = store.stored(layer.number, cache.layout)?;
-            }
         }
         if let Some(lossless) = &mut layer.lossless {
             lossless.begin(store, cache.as_ref(), layer.lengths.physical);
-            if !by_head {
-                lossless.prefetch_next(store, spares);
-            }
+            lossless.prefetch_next(store, spares);
         }
-        let wanted = layer.open(cache.as_ref(), stored.clone());
-        lanes.open(layer.number, wanted, &stored);
+        let wanted = layer.open(cache.as_ref());
+        lanes.open(layer.number, wanted);
         let raw = layer.lengths.physical;
         layer.fit_step(Found::default(), share.as_ref(), raw, budget::offload(budget));
         if let Some(quant) = layer.quant.as_ref().filter(|_| layer.attends()) {
@@ -225,12 +204,12 @@ impl Session {
 
         let keeps_first = cache.layout.rows().key == Kind::Int8;
         let step = ClosingStep { heads, queries, added, wanted, keeps_first };
-        layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths, &cache.as_ref(), &layer.pins)?;
+        layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths, &layer.pins)?;
         // Nothing below fails.
         layer.see_step(added);
         lanes.close(layer.number);
         let found = self.attending[at].close();
-        layer.close(Some(&cache), store);
+        layer.close(Some(&cache));
         let share = budget.as_ref().map(|budget| budget.share(layers, &cache.layout.into(), added, working));
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
@@ -243,12 +222,8 @@ impl Session {
         let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
         let layer = &mut layers[at];
         let (len, token_bytes) = (layer.lengths.physical, cache.layout.rows().token_bytes());
-        layer.release_again(store, &mut cache);
         if let Some(lossless) = &mut layer.lossless {
             lossless.end(store, cache, len, token_bytes, raw_bytes);
-        }
-        if let Some((budget, share)) = budget.as_mut().zip(share) {
-            budget.see_lossless(layer, store, &share);
         }
         Ok(())
     }
@@ -268,12 +243,9 @@ impl Session {
         }
         lanes.close(layer.number);
         self.attending[layer.number as usize].close();
-        layer.close(cache.as_ref(), store);
-        if let Some(mut cache) = cache {
-            layer.release_again(store, &mut cache);
-            if let Some(lossless) = &mut layer.lossless {
-                lossless.abort(store, cache);
-            }
+        layer.close(cache.as_ref());
+        if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
+            lossless.abort(store, cache);
         }
         Ok(())
     }
@@ -349,28 +321,12 @@ impl Session {
         Ok(())
     }
 
-    /// Sets the rotation of the keys of one layer, or of all, for the tokens to come; `None` is unknown.
-    /// INVALID_ARGUMENT: if the number of frequencies is not half of the rotated channels.
-    pub fn rotation(&self, layer: Option<u32>, rotation: Option<&KeyRotation<'_>>) -> Result<()> {
-        let layers = &mut self.state()?.layers;
-        let which = match layer {
-            Some(layer) => std::slice::from_mut(find(layers, layer)?),
-            None => &mut layers[..],
-        };
-        let turn = |_| rotation.map(policy::turn).transpose().map_err(|e| e.within("rotation"));
-        let turns = memory::try_collect((0..which.len()).map(turn))?;
-        which.iter_mut().zip(turns).for_each(|(layer, turn)| layer.eviction.set_turn(turn));
-        Ok(())
-    }
-
     /// Reports that the host has written these tokens of a layer's cache in place. OUT_OF_MEMORY: nothing has changed.
     pub fn rewritten(&self, layer: u32, begin: u32, count: u32) -> Result<()> {
         let mut state = self.state()?;
         let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
         let (number, len) = (layer.number, layer.lengths.physical);
-        let stored = layer.step.as_ref().is_some_and(|step| step.stored.is_some());
-        let lanes = if stored { Some(self.lanes.all()?) } else { None };
         if begin.checked_add(count).is_none_or(|end| end > len) {
             bail!(InvalidArgument, "begin is {begin} and count {count}; layer {number} has {len} tokens in its cache");
         }
@@ -383,60 +339,7 @@ impl Session {
                 "layer {number} has quantised tokens, which cannot be written: keys keep their rotation (attend.h)"
             );
         }
-        store.rewritten(number, begin..begin + count)?;
-        if let Some((mut lanes, layout)) = lanes.zip(layer.seen_layout()) {
-            let stored = store.stored(number, layout)?;
-            lanes.set_stored(number, &stored);
-            layer.set_stored(stored, store);
-        }
-        Ok(())
-    }
-
-    /// Writes the stored tokens of a KV head of an open layer to `to`, its place in the cache, in a lane. Without stored
-    /// tokens of the layer it does nothing. Threads may restore several heads at once, each in its lane; no lock is taken.
-    /// INVALID_ARGUMENT: if the layer is not open, the lane is in use, or another thread restores the head now.
-    /// CORRUPT: if a blob does not decode to the stored tokens.
-    pub fn restore(&self, layer: u32, lane: u32, head: u32, to: HeadMut<'_>) -> Result<()> {
-        self.lanes.restore(layer, lane, head, to)
-    }
-
-    /// Releases the memory of a head's restored tokens again, once it was read. Returns the bytes.
-    pub fn released(&self, layer: u32, lane: u32, head: u32, from: HeadMut<'_>) -> Result<u64> {
-        self.lanes.release(layer, lane, head, from)
-    }
-
-    /// Whether an open layer has tokens that its heads restore.
-    pub fn has_stored(&self, layer: u32, lane: u32) -> Result<bool> {
-        self.lanes.has_stored(layer, lane)
-    }
-
-    /// Runs `read` on the bytes of K and of V of a head, with all `len` tokens that the cache has now: those in the cache
-    /// where nothing of the layer is stored, else those of the lane's window, which change in the lane's next call.
-    /// Errors are those of [`Session::restore`].
-    pub fn head<R>(
-        &self,
-        (layer, lane, head): (u32, u32, u32),
-        from: &Head<'_>,
-        len: u32,
-        read: impl FnOnce(&[u8], &[u8]) -> R,
-    ) -> Result<R> {
-        self.lanes.head((layer, lane, head), from, len, read)
-    }
-
-    /// NOT_FOUND: if tokens of one of these heads are in the store and were not restored in the cache in this step.
-    pub fn check_heads(&self, layer: u32, heads: Range<u32>) -> Result<()> {
-        let state = self.state()?;
-        let Some(layer) = state.layers.get(layer as usize) else {
-            bail!(InvalidArgument, "layer is {layer}; the session has {} layers", state.layers.len());
-        };
-        let Some(stored) = layer.check_open("this call")?.stored else { return Ok(()) };
-        for head in heads {
-            if !stored.is_restored(head)? {
-                let layer = layer.number;
-                bail!(NotFound, "head {head} of layer {layer} has stored tokens that are not restored in the cache");
-            }
-        }
-        Ok(())
+        store.rewritten(number, begin..begin + count)
     }
 
     /// The logical and the physical length of a layer; while it is open, as begin left them.
@@ -455,10 +358,7 @@ impl Session {
         let Some(budget) = &state.budget else { return Ok(0) };
         let parts = self.parts.lock().map_err(|_| Error::out_of_service("the session"))?;
         let parts: usize = parts.iter().map(Work::bytes).sum();
-        Ok(parts
-            + state.encoding.bytes()
-            + self.lanes.window_bytes()
-            + budget.offload.as_ref().map_or(0, Offload::working_bytes))
+        Ok(parts + state.encoding.bytes() + budget.offload.as_ref().map_or(0, Offload::working_bytes))
     }
 
     /// INTERNAL: if a call has panicked.

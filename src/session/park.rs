@@ -13,9 +13,9 @@ impl Session {
     /// back. A layer that is parked stays so. On an error tokens may have been restored from the store, and nothing else
     /// has changed.
     /// BUSY: if the session is interrupted.
-    pub fn park(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32, packing: &Packing<'_>) -> Result<Parked> {
+    pub fn park(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32, packing: &Packing) -> Result<Parked> {
         let mut state = self.state()?;
-        let mut lanes = self.lanes.all()?;
+        let _lanes = self.lanes.all()?;
         let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
@@ -24,7 +24,6 @@ impl Session {
             bail!(Busy, "layer {} was not parked: the session is interrupted until the next begin", layer.number);
         }
         let Some(mut cache) = cache else { return Ok(Parked::default()) };
-        self.lanes.drop_windows(&mut lanes);
         if store.is_parked(layer.number) {
             if store.uncovered(layer.number, 0..kv_len)?.is_empty() {
                 return Ok(Parked::default());
@@ -35,8 +34,7 @@ impl Session {
         if let Some(lossless) = &mut layer.lossless {
             lossless.restore(store, &mut cache, kv_len)?;
         }
-        let positions = layer.eviction.positions();
-        let parked = store.park(layer.number, cache.reborrow(), kv_len, positions, packing, &self.interrupted)?;
+        let parked = store.park(layer.number, cache.reborrow(), kv_len, packing, &self.interrupted)?;
         layer.see(&cache);
         Ok(parked)
     }

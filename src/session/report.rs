@@ -17,15 +17,14 @@ impl Session {
         if let Some(layer) = layer {
             find(&mut state.layers, layer)?;
         }
-        let windows = if layer.is_none() { self.lanes.window_bytes() } else { 0 };
-        state.measure(layer, windows)
+        state.measure(layer)
     }
 
     /// The metrics as a JSON object: the totals, and "layers", a list of the layers that have been named.
     pub fn metrics_json(&self) -> Result<String> {
         let mut state = self.state()?;
         let mut text = memory::text("{")?;
-        state.measure(None, self.lanes.window_bytes())?.write_json(&mut text)?;
+        state.measure(None)?.write_json(&mut text)?;
         let mut comma = if text.len() > 1 { "," } else { "" };
         if state.budget.is_some() {
             let working = self.working_bytes(&state)?;
@@ -44,7 +43,7 @@ impl Session {
                 continue;
             }
             memory::append(&mut text, format_args!("{comma}{{\"layer\":{number},"))?;
-            state.measure(Some(number), 0)?.write_json(&mut text)?;
+            state.measure(Some(number))?.write_json(&mut text)?;
             if text.ends_with(',') {
                 text.pop();
             }
@@ -57,8 +56,7 @@ impl Session {
 }
 
 impl State {
-    /// `windows`: bytes of the session that are no layer's.
-    fn measure(&mut self, layer: Option<u32>, windows: usize) -> Result<Metrics> {
+    fn measure(&mut self, layer: Option<u32>) -> Result<Metrics> {
         let mut metrics = Metrics::default();
         let chosen = |l: &&Layer| l.is_used() && layer.is_none_or(|number| number == l.number);
         let layers = memory::collect(self.layers.iter().filter(chosen))?;
@@ -82,7 +80,6 @@ impl State {
         metrics.h2o_released_bytes += stats.released_bytes as f64;
         if layers.iter().filter_map(|l| l.lossless.as_ref()).any(Lossless::takes_part) {
             compression(&mut metrics, &layers, &stats);
-            metrics.h2o_resident_saved_bytes -= windows as f64;
         }
         Ok(metrics)
     }

@@ -109,13 +109,6 @@ impl State {
                 (unfit, false) => line(text, format_args!("{layers}: {unfit} {blocks}"))?,
             }
         }
-        if budget.lossless_over() > 0 {
-            let over = budget.lossless_over();
-            line(
-                text,
-                format_args!("kv_lossless is true, and {over} steps of layers ended above their share of the budget"),
-            )?;
-        }
         let lost: u64 = kept().map(Kept::loses).sum();
         if lost > 0 {
             let path = budget.offload.as_ref().map_or("", Offload::path);

@@ -43,8 +43,6 @@ pub enum Access {
     ReadOnly,
     /// Reads, and commits further states.
     Append,
-    /// Reads what is whole of a damaged file.
-    Salvage,
 }
 
 /// XXH3-64.
@@ -118,7 +116,6 @@ pub struct Snapshot {
     /// Whether a sync of staged bytes failed, so that the system may have dropped them.
     is_sync_lost: bool,
     gathered: Vec<u8>,
-    damage: Vec<Error>,
 }
 
 /// The bytes of a piece.
@@ -170,8 +167,8 @@ impl Snapshot {
     ) -> Self {
         let cursor = state.end;
         let (staged, gathered) = (Staged::default(), Vec::new());
-        let (is_sync_lost, damage) = (false, Vec::new());
-        Snapshot { storage, map, access, fingerprint, slots, state, staged, cursor, is_sync_lost, gathered, damage }
+        let is_sync_lost = false;
+        Snapshot { storage, map, access, fingerprint, slots, state, staged, cursor, is_sync_lost, gathered }
     }
 
     /// The name in errors: the path, or what the host gave.
@@ -182,11 +179,6 @@ impl Snapshot {
     /// The fingerprint that the file was made with.
     pub fn fingerprint(&self) -> &[u8] {
         &self.fingerprint
-    }
-
-    /// The damages that [`Access::Salvage`] found as it opened the file. The state may then be an older one.
-    pub fn damage(&self) -> &[Error] {
-        &self.damage
     }
 
     /// The number of the committed state: 0 for an empty file, and one more with each commit.
@@ -254,9 +246,9 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// The numbers of the committed pieces. They begin above 0 only if a damaged file was salvaged in part.
+    /// The numbers of the committed pieces.
     pub fn pieces(&self) -> Range<u32> {
-        self.state.first..self.state.next_piece() as u32
+        0..self.state.next_piece() as u32
     }
 
     /// The tokens of a piece, committed or not.
@@ -307,7 +299,7 @@ impl Snapshot {
     pub fn usage(&self) -> Result<Usage> {
         let mut is_live = memory::filled(false, self.state.pieces.len())?;
         for run in self.state.layers.iter().flat_map(|(_, entry)| &entry.runs) {
-            is_live[(run.piece - self.state.first) as usize] = true;
+            is_live[run.piece as usize] = true;
         }
         let live = self.state.pieces.iter().zip(&is_live).filter(|(_, live)| **live);
         let pieces = live.map(|(piece, _)| piece.at.len).sum();
@@ -321,7 +313,7 @@ impl Snapshot {
     /// Compares all bytes of the state with their checksums. Calls `found` with each damage; returns the bytes read.
     pub fn verify(&self, mut found: impl FnMut(Error) -> Result<()>) -> Result<u64> {
         let mut bytes = 0;
-        for (number, piece) in (self.state.first..).zip(&self.state.pieces) {
+        for (number, piece) in (0u32..).zip(&self.state.pieces) {
             piece.verified.store(false, Ordering::Relaxed);
             match self.piece(number) {
                 Ok(_) => bytes += piece.at.len,

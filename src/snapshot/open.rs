@@ -4,7 +4,7 @@ use super::sectors::{COPIES, Copied, FINGERPRINT, Header, SECTOR, Sector, Slot, 
 use super::state::{Extent, RecordHead, State};
 use super::{Access, Place, Snapshot, at, checksum};
 use crate::bytes::Reader;
-use crate::status::{Error, Result, Status, bail, error};
+use crate::status::{Result, Status, bail, error};
 use crate::sys::storage::Storage;
 use crate::sys::{Shared, memory};
 
@@ -13,9 +13,6 @@ impl Snapshot {
     pub fn open(storage: Storage, fingerprint: Option<&[u8]>, access: Access) -> Result<Self> {
         fingerprint.map(check_fingerprint).transpose()?;
         let file = File { len: storage.len()?, storage: &storage };
-        if access == Access::Salvage {
-            return Snapshot::salvage(&file, fingerprint).and_then(|found| found.with(Shared::new(storage)?));
-        }
         let header = file.header()?;
         let found = file.fingerprint(&header)?;
         if let Some(given) = fingerprint {
@@ -25,7 +22,7 @@ impl Snapshot {
             header.check_writer().map_err(|e| at(Place::Header, 0, &storage, &e))?;
         }
         let slots = file.slots(&header)?;
-        let state = file.state(slots.newest(), &header, false)?;
+        let state = file.state(slots.newest(), &header)?;
         let map = storage.map(state.end);
         let mut snapshot = Snapshot::new(Shared::new(storage)?, map, access, found, slots, state);
         if access == Access::Append {
@@ -34,80 +31,6 @@ impl Snapshot {
                 snapshot.discard()?;
             }
         }
-        Ok(snapshot)
-    }
-
-    /// The newest state whose records are whole, and what is damaged before it.
-    fn salvage(file: &File<'_>, fingerprint: Option<&[u8]>) -> Result<Salvaged> {
-        let mut damage = Vec::new();
-        // Copies of a slot lead to the same records.
-        let mut note = |error: Error| {
-            let error = error.unless_out_of_memory()?;
-            let is_known = damage.iter().any(|known: &Error| known.message() == error.message());
-            if is_known { Ok(()) } else { memory::push(&mut damage, error) }
-        };
-        let header = match file.header() {
-            Ok(header) => Some(header),
-            Err(error) if error.status() == Status::Unsupported => return Err(error),
-            Err(error) => note(error).map(|()| None)?,
-        };
-        let mut slots = [None; 4];
-        for (slot, copy) in slots.iter_mut().zip(COPIES) {
-            match file.copy(copy) {
-                Ok(found) => *slot = Some(found),
-                Err(error) => note(error)?,
-            }
-        }
-        slots.sort_unstable_by_key(|slot| std::cmp::Reverse(slot.map(|slot| slot.sequence)));
-        // A whole state, even an older one, before the newest without what lost records led to.
-        let tries =
-            [false, true].into_iter().flat_map(|is_partial| slots.iter().flatten().map(move |slot| (slot, is_partial)));
-        for (slot, is_partial) in tries {
-            let header = header.unwrap_or(slot.header());
-            let state = match file.state(slot, &header, is_partial) {
-                Ok(state) => state,
-                Err(error) if is_partial => {
-                    drop(error.unless_out_of_memory()?);
-                    continue;
-                }
-                Err(error) => {
-                    note(error)?;
-                    continue;
-                }
-            };
-            let found = match (file.fingerprint(&header), fingerprint) {
-                (Ok(found), None) => found,
-                (Ok(found), Some(given)) => compare(given, &found, file.storage.name()).map(|()| found)?,
-                (Err(error), given) => {
-                    note(error)?;
-                    let given = given.unwrap_or_default();
-                    if !given.is_empty() && checksum(given) != header.fingerprint_sum {
-                        compare(given, &[], file.storage.name())?;
-                    }
-                    memory::copied(given)?
-                }
-            };
-            let slots = Slots { slots: [*slot; 2], unfinished: None };
-            return Ok(Salvaged { fingerprint: found, slots, state, damage });
-        }
-        let first = damage.into_iter().next();
-        Err(first.unwrap_or_else(|| error!(Corrupt, "{} has no state", file.storage.name())))
-    }
-}
-
-/// The findings of [`Access::Salvage`].
-struct Salvaged {
-    fingerprint: Vec<u8>,
-    slots: Slots,
-    state: State,
-    damage: Vec<Error>,
-}
-
-impl Salvaged {
-    fn with(self, storage: Shared<Storage>) -> Result<Snapshot> {
-        // Read anew each time: a damaged file is on a disk that may not be trusted.
-        let mut snapshot = Snapshot::new(storage, None, Access::Salvage, self.fingerprint, self.slots, self.state);
-        snapshot.damage = self.damage;
         Ok(snapshot)
     }
 }
@@ -191,8 +114,7 @@ impl File<'_> {
     }
 
     /// Reads the records that lead to a state, from the last to the first, and applies them from the first on.
-    /// `is_partial`: from the first behind one that is damaged.
-    fn state(&self, slot: &Slot, header: &Header, is_partial: bool) -> Result<State> {
+    fn state(&self, slot: &Slot, header: &Header) -> Result<State> {
         let body = FINGERPRINT + u64::from(header.fingerprint_len);
         let mut buffer = Vec::new();
         let mut records = Vec::new();
@@ -203,14 +125,7 @@ impl File<'_> {
                 RecordHead::read(&mut Reader::new(bytes), sequence, &record, body)
                     .map_err(|e| at(Place::Record(sequence), record.offset, self.storage, &e))
             });
-            next = match head {
-                Ok(head) => head.previous,
-                Err(error) if is_partial && !records.is_empty() => {
-                    drop(error.unless_out_of_memory()?);
-                    break;
-                }
-                Err(error) => return Err(error),
-            };
+            next = head?.previous;
             memory::push(&mut records, (sequence, record))?;
             sequence = sequence.saturating_sub(1);
         }
@@ -218,7 +133,7 @@ impl File<'_> {
         for (sequence, record) in records.into_iter().rev() {
             let mut reader = Reader::new(self.record(sequence, &record, &mut buffer)?);
             RecordHead::read(&mut reader, sequence, &record, body)
-                .and_then(|head| state.apply(&head, record, reader, is_partial))
+                .and_then(|head| state.apply(&head, record, reader))
                 .map_err(|e| at(Place::Record(sequence), record.offset, self.storage, &e))?;
         }
         Ok(state)

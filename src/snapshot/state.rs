@@ -3,7 +3,7 @@
 use super::runs::{self, Run};
 use super::{Place, checksum};
 use crate::bytes::Reader;
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, bail};
 use crate::sys::memory;
 use std::cmp::Ordering;
 use std::sync::atomic::AtomicBool;
@@ -125,8 +125,6 @@ pub(super) struct State {
     /// Where it ends.
     pub(super) end: u64,
     pub(super) record: Option<Extent>,
-    /// The number of the first piece: above 0 if the records before are lost.
-    pub(super) first: u32,
     pub(super) pieces: Vec<Piece>,
     /// Ascending.
     pub(super) layers: Vec<(u32, LayerEntry)>,
@@ -247,26 +245,16 @@ struct NewLayer<'a> {
 impl State {
     /// The number of the next piece.
     pub(super) fn next_piece(&self) -> usize {
-        self.first as usize + self.pieces.len()
+        self.pieces.len()
     }
 
     /// A piece by its number.
     pub(super) fn piece(&self, piece: u32) -> Option<&Piece> {
-        self.pieces.get(piece.checked_sub(self.first)? as usize)
+        self.pieces.get(piece as usize)
     }
 
-    /// Applies the next commit record, at `record`, whose checksum was verified. `is_partial`: records before it are lost,
-    /// and what they led to is left out.
-    pub(super) fn apply(
-        &mut self,
-        head: &RecordHead,
-        record: Extent,
-        mut reader: Reader<'_>,
-        is_partial: bool,
-    ) -> Result<()> {
-        if is_partial && self.record.is_none() {
-            self.first = head.pieces;
-        }
+    /// Applies the next commit record, at `record`, whose checksum was verified.
+    pub(super) fn apply(&mut self, head: &RecordHead, record: Extent, mut reader: Reader<'_>) -> Result<()> {
         if head.pieces as usize != self.next_piece() {
             bail!(Corrupt, "{} pieces are said to come before; there are {}", head.pieces, self.next_piece());
         }
@@ -278,7 +266,7 @@ impl State {
             let offset = record.offset + reader.at() as u64;
             let inner = Reader::new(reader.take(len, "an item")?);
             let mut item = Item { reader: inner, offset, cursor, limit: record.offset };
-            self.apply_item(kind, &mut item, head.pieces, is_partial)
+            self.apply_item(kind, &mut item, head.pieces)
                 .map_err(|e| e.within(format_args!("item at byte {begin}")))?;
             cursor = item.cursor;
         }
@@ -286,7 +274,7 @@ impl State {
         Ok(())
     }
 
-    fn apply_item(&mut self, kind: u8, item: &mut Item<'_>, pieces_before: u32, is_partial: bool) -> Result<()> {
+    fn apply_item(&mut self, kind: u8, item: &mut Item<'_>, pieces_before: u32) -> Result<()> {
         match kind {
             kind::PIECE => {
                 let piece = read_piece(item)?;
@@ -297,22 +285,21 @@ impl State {
             }
             kind::LAYER => {
                 let new = read_layer(item)?;
-                let entry = self.layer_behind(&new, pieces_before).map(Some).or_else(|e| lost(is_partial, e))?;
-                put(&mut self.layers, |(layer, _)| layer.cmp(&new.layer), entry.map(|entry| (new.layer, entry)))
+                let entry = self.layer_behind(&new, pieces_before)?;
+                put(&mut self.layers, |(layer, _)| layer.cmp(&new.layer), Some((new.layer, entry)))
             }
             kind::SECTION => {
                 let name = read_name(item)?;
                 let new = item.value()?;
                 item.finish(())?;
                 let old = self.find_section(name).ok().map(|at| &self.sections[at].1);
-                let value = new.behind(old).map(Some).or_else(|e| lost(is_partial, e))?;
-                let section = value.map(|value| Ok((memory::text(name)?, value))).transpose()?;
-                put(&mut self.sections, |(found, _)| found.as_str().cmp(name), section)
+                let section = (memory::text(name)?, new.behind(old)?);
+                put(&mut self.sections, |(found, _)| found.as_str().cmp(name), Some(section))
             }
             kind::REMOVED => {
                 let name = read_name(item)?;
                 item.finish(())?;
-                if self.find_section(name).is_err() && !is_partial {
+                if self.find_section(name).is_err() {
                     bail!(Corrupt, "section {name:?} is removed and was not there");
                 }
                 put(&mut self.sections, |(found, _)| found.as_str().cmp(name), None)
@@ -360,14 +347,6 @@ impl State {
     pub(super) fn tokens_of(&self, staged: &[Piece], layer: u32, since: u32, piece: u32) -> Option<u32> {
         let found = self.piece(piece).or_else(|| staged.get((piece as usize).checked_sub(self.next_piece())?))?;
         (found.layer == layer && piece >= since).then_some(found.tokens)
-    }
-}
-
-/// Nothing in place of what lost records led to.
-fn lost<T>(is_partial: bool, error: Error) -> Result<Option<T>> {
-    match error.status() {
-        Status::Corrupt if is_partial => Ok(None),
-        _ => Err(error),
     }
 }
 

@@ -20,12 +20,13 @@ mod table;
 
 pub use plan::{Form, Tensor};
 
-use crate::gear::{Effort, checksum};
+use crate::gear::Effort;
 use crate::status::{Error, Result, Status, bail, error};
 use crate::sys::{self, Mutex, memory, parallel};
 use plan::Plan;
 use section::Worker;
 use table::{Head, Sums};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// How to encode, and on how many threads.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +72,7 @@ pub fn encode(src: &[u8], tensors: &[Tensor], options: Options, dst: &mut [u8]) 
         let section = &plan.sections[at];
         let raw = &src[section.bytes()];
         let len = worker.encode(&plan, section, raw, options.effort, slot)?;
-        *sums = Sums { len, raw: checksum(raw), stored: checksum(&slot[..len]) };
+        *sums = Sums { len, raw: xxh3_64(raw), stored: xxh3_64(&slot[..len]) };
         Ok(())
     })?;
     let mut sums = Vec::new();
@@ -127,7 +128,7 @@ pub fn decode(blob: &[u8], threads_given: usize, dst: &mut [u8]) -> Result<usize
 }
 
 fn verified(bytes: &[u8], expected: u64, what: &str) -> Result<()> {
-    match checksum(bytes) {
+    match xxh3_64(bytes) {
         sum if sum == expected => Ok(()),
         sum => bail!(Corrupt, "the {what} bytes have checksum {sum:#018x}; {expected:#018x} expected"),
     }

@@ -45,7 +45,7 @@ fn opaque_type(encoder: &mut Encoder, bytes: &[u8], columns: usize) -> Result<(D
     let sample = &bytes[(bytes.len() - SAMPLE) / 16 * 8..][..SAMPLE];
     let mut least = usize::MAX;
     for (dtype, codec) in [(Dtype::Int8, GEAR), (Dtype::F16, GEAR_F16), (Dtype::F32, GEAR_F32)] {
-        let len = encoder.encode(sample, dtype, &Options::new(Format::Lanes))?.len();
+        let len = encoder.encode(sample, dtype, &Options::new(Format::Checked))?.len();
         if len < least && bytes.len().is_multiple_of(dtype.bytes()) {
             (best, least) = ((dtype, codec), len);
         }
@@ -74,9 +74,7 @@ impl Worker {
         let mut len = 0;
         streams::for_each(plan, section, |stream| {
             let words = stream.gather(raw, &mut self.room)?;
-            // Codes of 4 and 8 bits have no part that a prefix code of single bytes shortens much: rows and channels do.
-            let format = if effort.get() == 1 && stream.origin != Origin::Blocks { Format::Lanes } else { Format::V2 };
-            let mut options = Options { effort, head_dim: stream.columns(), ..Options::new(format) };
+            let mut options = Options { effort, ..Options::new(Format::Checked) };
             let (mut dtype, mut codec) = (stream.dtype, GEAR);
             if stream.origin == Origin::Opaque {
                 (dtype, codec) = opaque_type(&mut self.encoder, words, stream.columns())?;

@@ -5,9 +5,9 @@
 use super::plan::{Field, Form, Plan, Region};
 use crate::bytes::{self, Reader};
 use crate::dtype::Dtype;
-use crate::gear::checksum;
 use crate::status::{Result, bail, error};
 use crate::sys::memory;
+use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"MNKVSTAT";
 const VERSION: u32 = 1;
@@ -76,7 +76,7 @@ pub(super) fn write(plan: &Plan, sums: &[Sums], blob_len: usize, out: &mut [u8])
             to.put(number.to_le_bytes());
         }
     }
-    let sum = checksum(&to.out[..to.at]);
+    let sum = xxh3_64(&to.out[..to.at]);
     to.put(sum.to_le_bytes());
     debug_assert_eq!(to.at, to.out.len());
 }
@@ -128,7 +128,7 @@ pub(super) fn read(blob: &[u8]) -> Result<Head> {
     }
     let head_len = blob.len() - from.rest().len();
     let expected = from.u64("the checksum of the head")?;
-    let sum = checksum(&blob[..head_len]);
+    let sum = xxh3_64(&blob[..head_len]);
     if sum != expected {
         bail!(Corrupt, "the first {head_len} bytes have checksum {sum:#018x}; {expected:#018x} expected");
     }

@@ -49,12 +49,6 @@ impl LiveSegment {
         LiveSegment { count: self.count.min(len.saturating_sub(self.begin)), ..self }
     }
 
-    /// This segment's tokens of the rows of one head, `[token][dim]` of `tokens` tokens.
-    pub(super) fn of_head<'a>(&self, rows: &'a [u8], tokens: usize) -> &'a [u8] {
-        let token_bytes = rows.len() / tokens;
-        &rows[self.offset as usize * token_bytes..][..self.count as usize * token_bytes]
-    }
-
     /// Copies this segment's tokens out of `rows`, `[head][token][dim]` of `tokens` tokens.
     pub(super) fn cut(&self, rows: &[u8], heads: usize, tokens: usize, part: &mut Vec<u8>) -> Result<()> {
         let count = self.count as usize;

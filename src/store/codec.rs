@@ -3,19 +3,17 @@
 use super::blob::{Blob, Part};
 use super::kv::KvBytes;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
-use crate::layout::{Kind, Layout, Order, Rows, TokenRange};
+use crate::layout::{Kind, Rows};
 use crate::status::{Result, Status, bail};
-use crate::sys::memory;
+use crate::sys::{Mutex, memory, parallel};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// How blocks are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
-    /// Format of the blobs.
-    pub format: Format,
-    /// Predictors that format v1 tries on K.
+    /// Predictors that are tried on K.
     pub key_predictors: Predictors,
-    /// Predictors that format v1 tries on V.
+    /// Predictors that are tried on V.
     pub value_predictors: Predictors,
     /// How long the encoder searches.
     pub effort: Effort,
@@ -26,21 +24,10 @@ pub struct Encoding {
 impl Default for Encoding {
     fn default() -> Self {
         Encoding {
-            format: Format::V1,
             key_predictors: Predictors::ALL,
             value_predictors: Predictors::ALL,
             effort: Effort::DEFAULT,
             strict_roundtrip: false,
-        }
-    }
-}
-
-impl Encoding {
-    /// The order of a range's rows: v1 and v2 look for likeness along dense rows.
-    pub(super) fn order(&self, layout: &Layout, range: TokenRange) -> Order {
-        match self.format {
-            Format::V1 | Format::V2 => Order::DENSE,
-            Format::Lanes => layout.run_order(range).unwrap_or(Order::DENSE),
         }
     }
 }
@@ -51,8 +38,6 @@ pub(super) struct BlockShape {
     pub(super) ticket: u64,
     pub(super) rows: Rows,
     pub(super) tokens: usize,
-    /// How the rows lie.
-    pub(super) order: Order,
     pub(super) digest: u128,
 }
 
@@ -83,19 +68,15 @@ impl Codec {
         let rows = &shape.rows;
         memory::cleared(&mut self.blob, 0)?;
         memory::cleared(&mut self.parts, 2 * shape.parts())?;
-        for (raw, words, predictors, row) in [
-            (raw.key(), rows.key.words(), encoding.key_predictors, rows.key_words()),
-            (raw.value(), rows.value.words(), encoding.value_predictors, rows.value_words()),
+        for (raw, words, predictors) in [
+            (raw.key(), rows.key.words(), encoding.key_predictors),
+            (raw.value(), rows.value.words(), encoding.value_predictors),
         ] {
-            // V1 and lane codes have no use of rows of codes.
-            let format = if words.is_float() { encoding.format } else { Format::V2 };
-            let predictors = if format == Format::V1 { predictors } else { Predictors::ALL };
-            let options = Options { predictors, effort: encoding.effort, head_dim: row, ..Options::new(format) };
+            let options = Options { format: Format::V1, predictors, effort: encoding.effort };
             for part in raw.chunks_exact(raw.len() / shape.parts()) {
                 let blob = self.encoder.encode(part, words, &options)?;
-                let digest = (!Format::is_checksummed(blob)).then(|| xxh3_64(part));
                 memory::extend(&mut self.blob, blob)?;
-                memory::push(&mut self.parts, Part { end: self.blob.len(), digest })?;
+                memory::push(&mut self.parts, Part { end: self.blob.len(), digest: Some(xxh3_64(part)) })?;
             }
         }
         if self.blob.len() >= raw.len() {
@@ -105,7 +86,7 @@ impl Codec {
     }
 
     /// Encodes the words of one part. The blob lives until the next call.
-    pub(super) fn encode_words(&mut self, words: &[u8], kind: Kind, options: &Options<'_>) -> Result<&[u8]> {
+    pub(super) fn encode_words(&mut self, words: &[u8], kind: Kind, options: &Options) -> Result<&[u8]> {
         self.encoder.encode(words, kind.words(), options)
     }
 
@@ -170,4 +151,18 @@ impl Codec {
         }
         Ok(())
     }
+}
+
+/// As [`Codec::decode`], on up to `threads` threads: each has parts of its own.
+pub(super) fn decode_on(threads: usize, shape: &BlockShape, blob: &Blob, raw: &mut KvBytes) -> Result<()> {
+    let (key_bytes, value_bytes) = shape.raw_bytes();
+    raw.fit(key_bytes, value_bytes)?;
+    let (key, value) = raw.parts_mut();
+    let parts = shape.parts();
+    let both = key.chunks_exact_mut(key_bytes / parts).zip(value.chunks_exact_mut(value_bytes / parts));
+    let both = memory::collect(both.map(|part| Mutex::new(Some(part))))?;
+    parallel::for_each(both.len(), threads, |codec: &mut Codec, part| {
+        let rows = both[part].lock().ok().and_then(|mut rows| rows.take());
+        rows.map_or(Ok(()), |(key, value)| codec.decode_part(shape, blob, part, key, value))
+    })
 }

@@ -43,7 +43,7 @@ impl Store {
             block.verified = match range {
                 Some(_) if block.verified && writes == Writes::None => true,
                 Some(range) => {
-                    gather(&mut self.rows, &cache.as_ref(), range, block.shape.order)?;
+                    gather(&mut self.rows, &cache.as_ref(), range)?;
                     self.rows.digest() == block.shape.digest
                 }
                 None => false,

@@ -18,15 +18,12 @@ mod booking;
 mod codec;
 mod commit;
 mod decoded;
-mod heads;
 mod kv;
 mod layer;
-mod marks;
 mod park;
 mod piece;
 mod queue;
 mod restore;
-mod rewrite;
 mod runner;
 mod saved;
 mod stats;
@@ -34,17 +31,15 @@ mod submit;
 
 pub use codec::Encoding;
 pub use commit::{Committed, Writes};
-pub use heads::{HeadReader, StoredLayer};
 pub use park::Parked;
-pub use piece::{KeyRotation, Packing, RawSum};
+pub use piece::{Packing, RawSum};
 pub use restore::{Restored, Spares};
-pub use rewrite::rewrite;
-pub use runner::{Executor, Purpose, run_one, trim_thread};
+pub use runner::Purpose;
 pub use saved::{Attached, FilePiece, NewPiece, SavedRun, WritePiece};
 pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;
 
-use crate::layout::{self, CacheRef, Layout, Order, Pair, TokenRange};
+use crate::layout::{self, CacheRef, Layout, Pair, TokenRange};
 use crate::status::Result;
 use crate::sys::memory;
 use block::{Block, BlockState, KeptRun};
@@ -88,12 +83,8 @@ impl Default for Settings {
     }
 }
 
-/// Dense rows of K and of V, and such rows of a segment.
-#[derive(Default)]
-struct Parts {
-    dense: (Vec<u8>, Vec<u8>),
-    cut: (Vec<u8>, Vec<u8>),
-}
+/// Rows of a segment of K and of V.
+type Parts = (Vec<u8>, Vec<u8>);
 
 /// Compressed blocks of all layers of one model.
 pub struct Store {
@@ -102,8 +93,6 @@ pub struct Store {
     layers: Vec<LayerBlocks>,
     decoded: Decoded,
     next_ticket: u64,
-    /// The version of the next list of released blocks.
-    next_version: u64,
     /// The codec of the host's thread, and rows on their way through it.
     codec: Codec,
     rows: KvBytes,
@@ -121,11 +110,6 @@ pub struct Store {
 impl Store {
     /// An empty store. Its workers, which it shares with the other stores of the process, sleep until there are jobs.
     pub fn new(settings: Settings) -> Result<Self> {
-        Store::with_executor(settings, None)
-    }
-
-    /// As [`Store::new`]. With an executor the host's threads run the jobs, and `workers` must not be 0.
-    pub fn with_executor(settings: Settings, executor: Option<Executor>) -> Result<Self> {
         let Settings { encoding, workers, decode_cache_bytes, .. } = settings;
         let mut decoded = Decoded::default();
         decoded.set_budget(decode_cache_bytes);
@@ -134,7 +118,6 @@ impl Store {
             layers: Vec::new(),
             decoded,
             next_ticket: 0,
-            next_version: 0,
             codec: Codec::default(),
             rows: KvBytes::new(0, 0)?,
             part: Parts::default(),
@@ -142,7 +125,7 @@ impl Store {
             staged_bytes: 0,
             unclaimed_bytes: 0,
             refusals: 0,
-            runner: if workers > 0 { Some(Runner::new(workers, encoding, executor)?) } else { None },
+            runner: if workers > 0 { Some(Runner::new(workers, encoding)?) } else { None },
         })
     }
 
@@ -311,11 +294,11 @@ fn tokens(range: TokenRange) -> Range<u32> {
     range.begin() as u32..range.end() as u32
 }
 
-/// Copies a range of the cache into `rows`, in `order`.
-fn gather(rows: &mut KvBytes, cache: &CacheRef<'_>, range: TokenRange, order: Order) -> Result<()> {
+/// Copies a range of the cache into `rows`.
+fn gather(rows: &mut KvBytes, cache: &CacheRef<'_>, range: TokenRange) -> Result<()> {
     rows.fit(cache.layout.dense_key_bytes(range.count()), cache.layout.dense_value_bytes(range.count()))?;
     let (keys, values) = rows.parts_mut();
-    layout::gather_as(cache, range, order, keys, values)
+    layout::gather(cache, range, keys, values)
 }
 
 #[cfg(test)]

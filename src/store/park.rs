@@ -5,13 +5,12 @@
 
 use super::block::Block;
 use super::codec::BlockShape;
-use super::heads::HeadReader;
 use super::kv::KvBytes;
 use super::piece::{self, Packing};
-use super::{Store, saved};
-use crate::layout::{self, Cache, HeadMut, Order, Pair};
+use super::{Store, codec, restore, saved};
+use crate::layout::{self, Cache};
 use crate::status::Result;
-use crate::sys::{Mutex, Shared, memory, pages, parallel};
+use crate::sys::{Shared, memory, pages};
 use std::sync::atomic::AtomicBool;
 
 /// Bytes that one thread decodes as soon as another one has started.
@@ -34,7 +33,7 @@ impl Store {
         self.layer(layer).and_then(|entry| entry.blocks().first()).is_some_and(|block| block.is_parked)
     }
 
-    /// Encodes all `len` tokens of a layer, whose logical positions are `positions`, and releases the memory of its buffers.
+    /// Encodes all `len` tokens of a layer, and releases the memory of its buffers.
     /// The layer must not be parked, and all of its tokens must be in the cache. On an error nothing has changed.
     /// BUSY: if `stop` was set meanwhile.
     pub fn park(
@@ -42,8 +41,7 @@ impl Store {
         layer: u32,
         mut cache: Cache<'_>,
         len: u32,
-        positions: &[Pair],
-        packing: &Packing<'_>,
+        packing: &Packing,
         stop: &AtomicBool,
     ) -> Result<Parked> {
         let all = cache.layout.range(0, len)?;
@@ -53,12 +51,12 @@ impl Store {
         let mut raw = KvBytes::new(0, 0)?;
         for (begin, count) in saved::regions(self.saved(layer), len)? {
             let range = cache.layout.range(begin, count)?;
-            let (blob, sum) = piece::encode_range(&cache.as_ref(), range, positions, &mut raw, packing, stop)?;
+            let (blob, sum) = piece::encode_range(&cache.as_ref(), range, &mut raw, packing, stop)?;
             parked.raw_bytes += raw.len() as u64;
             parked.bytes += blob.len() as u64;
             let ticket = self.next_ticket;
             self.next_ticket += 1;
-            let shape = BlockShape { ticket, rows, tokens: range.count(), order: Order::DENSE, digest: sum.into() };
+            let shape = BlockShape { ticket, rows, tokens: range.count(), digest: sum.into() };
             memory::push(&mut blocks, Block::parked(shape, range, Shared::new(blob)?)?)?;
         }
         self.layer_or_new(layer)?.reserve(blocks.len())?;
@@ -82,17 +80,15 @@ impl Store {
         if !self.is_parked(layer) {
             return Ok(());
         }
-        let bytes: usize = self.layer(layer).map_or(0, |entry| entry.blocks().iter().map(Block::live_bytes).sum());
-        let threads = if bytes < LEAST_SHARED { 1 } else { threads };
-        match self.stored(layer, cache.layout)? {
-            Some(stored) => {
-                let heads = memory::collect(split(&mut cache).map(|head| Mutex::new(Some(head))))?;
-                parallel::for_each(heads.len(), threads, |reader: &mut HeadReader, at| {
-                    let head = heads[at].lock().ok().and_then(|mut head| head.take());
-                    head.map_or(Ok(()), |head| reader.restore(&stored, at as u32, head))
-                })?;
-            }
-            None => drop(self.restore(layer, cache.reborrow())?),
+        let Ok(at) = self.layer_at(layer) else { return Ok(()) };
+        let blocks = self.layers[at].blocks();
+        blocks.iter().try_for_each(|block| block.check_fits(layer, cache.layout))?;
+        self.take_memory(layer, &mut cache)?;
+        for block in self.layers[at].blocks() {
+            let blob = block.blob.as_ref().expect("a parked block has a blob");
+            let threads = if block.live_bytes() < LEAST_SHARED { 1 } else { threads };
+            codec::decode_on(threads, &block.shape, blob, &mut self.rows)?;
+            restore::scatter(block, &self.rows, &mut self.part, &mut cache)?;
         }
         self.retain(layer, |block| {
             if let Some(blob) = block.blob.as_ref().filter(|_| block.is_parked) {
@@ -102,19 +98,4 @@ impl Store {
         });
         Ok(())
     }
-}
-
-/// The heads of a cache whose heads are apart.
-fn split<'a>(cache: &'a mut Cache<'_>) -> impl Iterator<Item = HeadMut<'a>> {
-    let layout = cache.layout;
-    let (mut key, mut value, mut at) = (&mut *cache.key, &mut *cache.value, (0, 0));
-    (0..layout.rows().heads as u32).map_while(move |head| {
-        let (keys, values) = layout.head(head)?;
-        let (own_key, key_rest) = std::mem::take(&mut key).split_at_mut(keys.end - at.0);
-        let (own_value, value_rest) = std::mem::take(&mut value).split_at_mut(values.end - at.1);
-        let before = std::mem::replace(&mut at, (keys.end, values.end));
-        (key, value) = (key_rest, value_rest);
-        let (key, value) = (&mut own_key[keys.start - before.0..], &mut own_value[values.start - before.1..]);
-        Some(HeadMut { layout, key, value })
-    })
 }

@@ -4,8 +4,8 @@ use super::blob::Blob;
 use super::codec::Codec;
 use super::gather;
 use super::kv::KvBytes;
-use crate::gear::{Effort, Format, Frequencies, Options, Pairing, Positions, Rotation};
-use crate::layout::{CacheRef, Kind, Order, Pair, Rows, TokenRange};
+use crate::gear::{Effort, Format, Options};
+use crate::layout::{CacheRef, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::{Mutex, memory, parallel};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,29 +14,13 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 /// Most tokens of a piece. It bounds the copy of its rows; equal tokens of one piece are found.
 pub(super) const MOST_TOKENS: u32 = 8192;
 
-/// The longest parts, in bytes, that format lanes may encode in fewer bytes than v2: those of short steps.
-const SHORT: usize = 32 << 10;
-
 /// How pieces are encoded.
 #[derive(Clone, Copy, Debug)]
-pub struct Packing<'a> {
+pub struct Packing {
     /// How long the encoder searches.
     pub effort: Effort,
-    /// The rotation of floating-point keys.
-    pub rotation: Option<KeyRotation<'a>>,
     /// Threads that encode, the caller's included; at least 1.
     pub threads: usize,
-}
-
-/// The rotation of a layer's keys by their positions; see [`Rotation`].
-#[derive(Clone, Copy, Debug)]
-pub struct KeyRotation<'a> {
-    /// The two channels of a pair.
-    pub pairing: Pairing,
-    /// Rotated channels; 0 = all.
-    pub dims: usize,
-    /// The angles per position.
-    pub frequencies: Frequencies<'a>,
 }
 
 /// An encoded part, and the XXH3-64 of its rows.
@@ -67,29 +51,21 @@ impl RawSum {
     }
 }
 
-/// [`encode`], of a range of a cache. `runs`: the logical positions of its tokens; `raw` is working memory.
+/// [`encode`], of a range of a cache. `raw` is working memory.
 pub(super) fn encode_range(
     cache: &CacheRef<'_>,
     range: TokenRange,
-    runs: &[Pair],
     raw: &mut KvBytes,
-    packing: &Packing<'_>,
+    packing: &Packing,
     stop: &AtomicBool,
 ) -> Result<(Blob, u64)> {
-    gather(raw, cache, range, Order::DENSE)?;
-    let positions = positions_of(runs, range.begin(), range.count())?;
-    encode(&cache.layout.rows(), &positions, raw, packing, stop)
+    gather(raw, cache, range)?;
+    encode(&cache.layout.rows(), raw, packing, stop)
 }
 
-/// Encodes the rows of a piece, `[head][token][dim]`, of tokens at these positions. Returns the blob, and the [`RawSum`].
+/// Encodes the rows of a piece, `[head][token][dim]`. Returns the blob, and the [`RawSum`].
 /// BUSY: if `stop` was set meanwhile.
-pub(super) fn encode(
-    rows: &Rows,
-    positions: &[u32],
-    raw: &KvBytes,
-    packing: &Packing<'_>,
-    stop: &AtomicBool,
-) -> Result<(Blob, u64)> {
+pub(super) fn encode(rows: &Rows, raw: &KvBytes, packing: &Packing, stop: &AtomicBool) -> Result<(Blob, u64)> {
     let parts = rows.parts();
     let mut encoded = Vec::new();
     memory::reserve(&mut encoded, 2 * parts)?;
@@ -100,26 +76,10 @@ pub(super) fn encode(
         if stop.load(Ordering::Relaxed) {
             bail!(Busy, "the session was interrupted");
         }
-        let is_key = at < parts;
-        let (kind, row) = if is_key { (rows.key, rows.key_words()) } else { (rows.value, rows.value_words()) };
+        let kind = if at < parts { rows.key } else { rows.value };
         let part = part(raw, parts, at);
-        let is_rotated = is_key && matches!(kind, Kind::Float(_));
-        let rotation = packing.rotation.filter(|_| is_rotated).map(|rotation| Rotation {
-            pairing: rotation.pairing,
-            dims: if rotation.dims == 0 { rows.dims } else { rotation.dims },
-            frequencies: rotation.frequencies,
-            tokens: positions.len(),
-            positions: Positions::Given(positions),
-        });
-        let options = Options { effort: packing.effort, head_dim: row, rotation, ..Options::new(Format::V2) };
-        let mut blob = Blob::of_part(codec.encode_words(part, kind, &options)?)?;
-        if part.len() <= SHORT {
-            // One table costs less than a table for each group of channels.
-            let lanes = codec.encode_words(part, kind, &Options::new(Format::Lanes))?;
-            if lanes.len() < blob.len() {
-                blob = Blob::of_part(lanes)?;
-            }
-        }
+        let options = Options { effort: packing.effort, ..Options::new(Format::Checked) };
+        let blob = Blob::of_part(codec.encode_words(part, kind, &options)?)?;
         if let Ok(mut slot) = encoded[at].lock() {
             *slot = Some((blob, xxh3_64(part)));
         }
@@ -137,12 +97,6 @@ pub(super) fn encode(
         sum.add_sum(part_sum);
     }
     Ok((Blob::joined(blobs)?, sum.get()))
-}
-
-/// The logical positions of `count` tokens from `begin` on, of a cache whose tokens have those of `runs`.
-pub(super) fn positions_of(runs: &[Pair], begin: usize, count: usize) -> Result<Vec<u32>> {
-    let all = runs.iter().flat_map(|run| run[0] as u32..(run[0] + run[1]) as u32);
-    memory::collect(all.skip(begin).take(count))
 }
 
 /// The rows of a part: K of each, then V.

@@ -1,8 +1,7 @@
 //! The queues between the hosts' threads and whoever runs their jobs.
 //!
 //! Each store has a [`Queue`], with bounds and an order of its own. The queues of a process share the workers: a worker
-//! takes a job of each queue in turn. A queue without workers is served by its host's threads, which call
-//! [`Queues::take`]. One mutex, held for a few moves of pointers and never during a job. A host's thread blocks in
+//! takes a job of each queue in turn. One mutex, held for a few moves of pointers and never during a job. A host's thread blocks in
 //! [`Queue::wait`] and [`Queue::close`], for a job of its own store that has begun.
 //!
 //! A job owns its bytes, and an outcome is booked against the blocks that exist by then. So a job can never touch a token
@@ -26,14 +25,12 @@ pub(super) enum Urgency {
 struct JobQueue<C, J, O> {
     id: usize,
     context: C,
-    /// Most workers that run its jobs at once; 0 = the host's threads run them.
+    /// Most workers that run its jobs at once.
     workers: u32,
     soon: VecDeque<J>,
     later: VecDeque<J>,
     /// Jobs that were taken and not handed in.
     running: usize,
-    /// Calls of [`Queues::take`] that the host has promised.
-    promised: usize,
     /// Has room for the outcome of every job, so that [`Queues::hand_in`] cannot fail.
     outcomes: VecDeque<O>,
     /// Outcomes are dropped.
@@ -117,7 +114,7 @@ impl<C: Copy, J, O> Queues<C, J, O> {
         self.books.lock().expect(NEVER)
     }
 
-    /// Adds a queue, of whose jobs up to `workers` run at once; 0 = those that the host's threads take.
+    /// Adds a queue, of whose jobs up to `workers` run at once.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
     pub(super) fn open(this: &Shared<Self>, context: C, workers: u32) -> Result<Queue<C, J, O>> {
         let mut books = this.books();
@@ -125,8 +122,8 @@ impl<C: Copy, J, O> Queues<C, J, O> {
         books.last_id += 1;
         let id = books.last_id;
         let (soon, later, outcomes) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        let (running, promised, is_closed) = (0, 0, false);
-        books.queues.push(JobQueue { id, context, workers, soon, later, running, promised, outcomes, is_closed });
+        let (running, is_closed) = (0, false);
+        books.queues.push(JobQueue { id, context, workers, soon, later, running, outcomes, is_closed });
         drop(books);
         Ok(Queue { queues: this.clone(), id })
     }
@@ -172,14 +169,6 @@ impl<C: Copy, J, O> Queues<C, J, O> {
         }
     }
 
-    /// The next job of a queue without workers. `None` where none waits or the queue is closed. Never blocks.
-    pub(super) fn take(&self, id: usize) -> Option<Taken<C, J>> {
-        let mut books = self.books();
-        let queue = books.find(id).filter(|queue| queue.workers == 0)?;
-        queue.promised = queue.promised.saturating_sub(1);
-        queue.take()
-    }
-
     /// Hands in the outcome of a job that was taken from queue `id`.
     pub(super) fn hand_in(&self, id: usize, outcome: O) {
         let mut late = None;
@@ -208,11 +197,6 @@ pub(super) struct Queue<C, J, O> {
 }
 
 impl<C: Copy, J, O> Queue<C, J, O> {
-    /// The number of this queue, never 0. No other queue of the process ever has it.
-    pub(super) fn id(&self) -> usize {
-        self.id
-    }
-
     fn with<R>(&self, body: impl FnOnce(&mut JobQueue<C, J, O>) -> R) -> R {
         body(self.queues.books().find(self.id).expect(OPEN))
     }
@@ -230,24 +214,6 @@ impl<C: Copy, J, O> Queue<C, J, O> {
         })?;
         self.queues.work.notify_one();
         Ok(())
-    }
-
-    /// Whether the host must promise one more [`Queues::take`]. `true` counts it as promised.
-    pub(super) fn lacks_promise(&self) -> bool {
-        self.with(|queue| {
-            let lacks = queue.promised < queue.waiting();
-            queue.promised += usize::from(lacks);
-            lacks
-        })
-    }
-
-    /// Takes back a promise that the host has refused, and the job that was pushed last, of this urgency. `None` where the
-    /// job has begun under an earlier promise.
-    pub(super) fn refused(&self, urgency: Urgency) -> Option<J> {
-        self.with(|queue| {
-            queue.promised = queue.promised.saturating_sub(1);
-            queue.jobs(urgency).pop_back()
-        })
     }
 
     /// Takes back the last waiting job for which `which` is true; jobs begin from the front.
@@ -320,13 +286,13 @@ mod tests {
             queue.push(job, urgency).unwrap();
         }
         assert_eq!(next(), Some(2));
-        queues.hand_in(queue.id(), 10);
+        queues.hand_in(queue.id, 10);
         assert_eq!(queue.take_back(|job| *job > 1), Some(4));
         assert_eq!(queue.take_back(|job| *job > 1), Some(3));
         assert_eq!(next(), Some(1));
         assert!(queue.wait());
         assert_eq!((queue.outcome(), queue.outcome()), (Some(10), None));
-        queues.hand_in(queue.id(), 20);
+        queues.hand_in(queue.id, 20);
         assert_eq!(queue.outcome(), Some(20));
         assert!(!queue.wait(), "nothing is under way");
         queue.close();
@@ -344,32 +310,9 @@ mod tests {
         let (one, two, _three) = (open(7, 1, [10, 11, 12]), open(8, 2, [20, 21, 22]), open(9, 0, [30, 31, 32]));
         let next = || queues.next(0).map(|taken| (taken.context, taken.job));
         assert_eq!([next(), next(), next()], [Some((7, 10)), Some((8, 20)), Some((8, 21))]);
-        [&one, &two].iter().for_each(|queue| queues.hand_in(queue.id(), 0));
+        [&one, &two].iter().for_each(|queue| queues.hand_in(queue.id, 0));
         assert_eq!([next(), next()], [Some((7, 11)), Some((8, 22))]);
         assert_eq!((queues.wanted(), queues.arrive(1), queues.arrive(1)), (2, true, false));
-    }
-
-    #[test]
-    fn a_host_takes_jobs_of_its_own_queue_as_often_as_it_likes() {
-        let queues = queues();
-        let (hosted, other) = (Queues::open(&queues, 0, 0).unwrap(), Queues::open(&queues, 0, 1).unwrap());
-        let take = |id| queues.take(id).map(|taken| taken.job);
-        other.push(1, Urgency::Soon).unwrap();
-        assert_eq!((take(hosted.id()), take(other.id()), take(77)), (None, None, None), "nothing of its own waits");
-        hosted.push(2, Urgency::Later).unwrap();
-        assert!(hosted.lacks_promise() && !hosted.lacks_promise(), "one call for one job");
-        hosted.push(3, Urgency::Soon).unwrap();
-        assert!(hosted.lacks_promise());
-        assert_eq!(hosted.refused(Urgency::Soon), Some(3));
-        hosted.push(4, Urgency::Soon).unwrap();
-        assert!(hosted.lacks_promise());
-        assert_eq!(take(hosted.id()), Some(4), "in place of the job that the call was for");
-        assert_eq!(hosted.refused(Urgency::Soon), None, "it has begun");
-        assert!(hosted.lacks_promise(), "the other one waits without a call");
-        assert_eq!((take(hosted.id()), take(hosted.id())), (Some(2), None));
-        (0..2).for_each(|_| queues.hand_in(hosted.id(), 0));
-        hosted.close();
-        assert_eq!(take(hosted.id()), None);
     }
 }
 
@@ -377,7 +320,6 @@ mod tests {
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
-    use loom::sync::Arc;
     use loom::thread;
 
     type Tens = Queues<u32, u32, u32>;
@@ -502,35 +444,6 @@ mod model {
             assert!(queues.is_present(0));
             narrow.close();
             end(workers);
-        });
-    }
-
-    #[test]
-    fn a_host_that_runs_its_jobs_late_finds_each_once_or_none() {
-        loom::model(|| {
-            let queues = queues();
-            let queue = Queues::open(&queues, 0, 0).unwrap();
-            let ran = Arc::new(loom::sync::atomic::AtomicU32::new(0));
-            let pool: Vec<_> = (0..2)
-                .map(|_| {
-                    let (queues, ran, id) = (queues.clone(), ran.clone(), queue.id());
-                    thread::spawn(move || {
-                        if let Some(taken) = queues.take(id) {
-                            ran.fetch_add(taken.job, loom::sync::atomic::Ordering::Relaxed);
-                            queues.hand_in(id, taken.job);
-                        }
-                    })
-                })
-                .collect();
-            queue.push(1, Urgency::Later).unwrap();
-            queue.push(2, Urgency::Soon).unwrap();
-            let back = queue.take_back(|job| *job == 2).unwrap_or(0);
-            // Blocks for those that have begun; later calls find nothing.
-            queue.close();
-            let before = ran.load(loom::sync::atomic::Ordering::Relaxed);
-            end(pool);
-            assert_eq!(ran.load(loom::sync::atomic::Ordering::Relaxed), before, "a job ran after the close");
-            assert!([0, 1, 2, 3].contains(&before) && (back == 0 || before < 2), "{before} {back}");
         });
     }
 }

@@ -41,7 +41,7 @@ impl Spares {
 
 impl Store {
     /// Queues the layer's released blocks for decoding, ahead of [`Store::restore`]. Never blocks. Does nothing without
-    /// workers, and stops where memory or the host's executor refuses.
+    /// workers, and stops where memory is refused.
     pub fn prefetch(&mut self, layer: u32, mut spares: Spares) {
         self.collect();
         let Ok(at) = self.layer_at(layer) else { return };
@@ -84,7 +84,7 @@ impl Store {
     }
 
     /// Takes the pages of the layer's released tokens: one call for a run costs less than a fault for each page.
-    fn take_memory(&self, layer: u32, cache: &mut Cache<'_>) -> Result<()> {
+    pub(super) fn take_memory(&self, layer: u32, cache: &mut Cache<'_>) -> Result<()> {
         let Some(entry) = self.layer(layer) else { return Ok(()) };
         for range in entry.runs(cache.layout, Block::is_released)? {
             layout::for_each_run(cache, range, layout::Padding::Kept, &mut |run| {
@@ -199,21 +199,20 @@ impl Store {
 }
 
 /// Writes the rows of a block's tokens to their present places; returns the bytes.
-fn scatter(block: &Block, rows: &KvBytes, parts: &mut Parts, cache: &mut Cache<'_>) -> Result<u64> {
-    let BlockShape { rows: shape, tokens, order, .. } = block.shape;
+pub(super) fn scatter(block: &Block, rows: &KvBytes, parts: &mut Parts, cache: &mut Cache<'_>) -> Result<u64> {
+    let BlockShape { rows: shape, tokens, .. } = block.shape;
     if let ([segment], true) = (block.segments(), block.is_whole()) {
         let range = cache.layout.range(segment.begin, segment.count)?;
-        layout::scatter_as(cache, range, order, rows.key(), rows.value(), &mut parts.dense)?;
+        layout::scatter(cache, range, rows.key(), rows.value())?;
         return Ok(rows.len() as u64);
     }
     let mut bytes = 0;
-    layout::dense(&shape, shape.heads, tokens, order, (rows.key(), rows.value()), &mut parts.dense)?;
     for segment in block.segments() {
         let range = cache.layout.range(segment.begin, segment.count)?;
-        segment.cut(&parts.dense.0, shape.heads, tokens, &mut parts.cut.0)?;
-        segment.cut(&parts.dense.1, shape.heads, tokens, &mut parts.cut.1)?;
-        layout::scatter(cache, range, &parts.cut.0, &parts.cut.1)?;
-        bytes += (parts.cut.0.len() + parts.cut.1.len()) as u64;
+        segment.cut(rows.key(), shape.heads, tokens, &mut parts.0)?;
+        segment.cut(rows.value(), shape.heads, tokens, &mut parts.1)?;
+        layout::scatter(cache, range, &parts.0, &parts.1)?;
+        bytes += (parts.0.len() + parts.1.len()) as u64;
     }
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! Jobs, and the threads that run them: the workers, which all stores of the process share, or a host's own.
+//! Jobs, and the workers that run them, which all stores of the process share.
 
 use super::MOST_WORKERS;
 use super::blob::Blob;
@@ -6,7 +6,6 @@ use super::codec::{BlockShape, Codec, Encoding};
 use super::kv::KvBytes;
 use super::queue::{Queue, Queues, Taken, Urgency};
 use crate::status::{Result, error};
-use crate::sys::thread_slot::ThreadSlot;
 use crate::sys::{self, Mutex, PerProcess, Shared, Thread, memory};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -254,70 +253,34 @@ impl Workers {
 
 const NEVER: &str = "nothing panics while it holds the list of threads";
 
-/// Passes the number of a store to the host, which must call [`run_one`] with it once, on any thread and at any time; false
-/// where the host refuses. Must not block.
-pub type Executor = Box<dyn Fn(usize) -> bool + Send>;
-
-/// The codec of a host's thread.
-static CODEC: ThreadSlot<Codec> = ThreadSlot::new(2);
-
-/// Runs a job of the store with this number. Does nothing where none waits, or where the store is gone.
-pub fn run_one(number: usize) {
-    let Some(workers) = WORKERS.known() else { return };
-    let Some(taken) = workers.queues.take(number) else { return };
-    let mut codec = CODEC.take().map_or_else(Codec::default, |codec| *codec);
-    run(&workers.queues, taken, &mut codec);
-    // Dropped where memory is refused.
-    if let Ok(codec) = memory::boxed(codec) {
-        CODEC.put(codec);
-    }
-}
-
-/// Frees the working memory of [`run_one`] on the calling thread.
-pub fn trim_thread() {
-    drop(CODEC.take());
-}
-
 /// A store's share in the threads that run jobs. Dropping blocks until each of its jobs that has begun is done.
 pub(super) struct Runner {
     queue: Queue<Context, Job, Outcome>,
     workers: Shared<Workers>,
-    executor: Option<Executor>,
 }
 
 impl Runner {
-    /// A share in the workers of the process; or, with an executor, in the host's threads alone.
-    pub(super) fn new(workers: u32, encoding: Encoding, executor: Option<Executor>) -> Result<Self> {
-        Runner::among(WORKERS.get(Workers::new)?, workers, encoding, executor)
+    /// A share in the workers of the process.
+    pub(super) fn new(workers: u32, encoding: Encoding) -> Result<Self> {
+        Runner::among(WORKERS.get(Workers::new)?, workers, encoding)
     }
 
-    fn among(all: &Shared<Workers>, workers: u32, encoding: Encoding, executor: Option<Executor>) -> Result<Self> {
+    fn among(all: &Shared<Workers>, workers: u32, encoding: Encoding) -> Result<Self> {
         let context = Context {
             encoding,
             #[cfg(test)]
             shortage: memory::shortage::get(),
         };
-        let workers = if executor.is_some() { 0 } else { workers.min(MOST_WORKERS) };
-        Ok(Runner { queue: all.join(context, workers)?, workers: all.clone(), executor })
+        Ok(Runner { queue: all.join(context, workers.min(MOST_WORKERS))?, workers: all.clone() })
     }
 
     pub(super) fn queue(&self) -> &Queue<Context, Job, Outcome> {
         &self.queue
     }
 
-    /// Adds a job; bounds are the caller's. The job is dropped on an error. BUSY: if the host refuses it.
+    /// Adds a job; bounds are the caller's. The job is dropped on an error.
     pub(super) fn push(&self, job: Job, urgency: Urgency) -> Result<()> {
-        self.queue.push(job, urgency)?;
-        let Some(executor) = &self.executor else { return Ok(()) };
-        while self.queue.lacks_promise() {
-            if !executor(self.queue.id()) {
-                return match self.queue.refused(urgency) {
-                    Some(_) => Err(error!(Busy, "the host's executor has refused a job")),
-                    None => Ok(()),
-                };
-            }
-        }
-        Ok(())
+        self.queue.push(job, urgency)
     }
 }
 
@@ -337,11 +300,11 @@ impl Drop for Runner {
 mod tests {
     use super::super::queue::Urgency;
     use super::*;
-    use crate::layout::{Layout, Order};
+    use crate::layout::Layout;
 
     fn shape(ticket: u64, tokens: usize) -> BlockShape {
         let rows = Layout::new(&crate::host::packing::flash(1, 64, 16, 64)).unwrap().rows();
-        BlockShape { ticket, rows, tokens, order: Order::DENSE, digest: 0 }
+        BlockShape { ticket, rows, tokens, digest: 0 }
     }
 
     fn encode(ticket: u64) -> Job {
@@ -350,7 +313,7 @@ mod tests {
     }
 
     fn runner(all: &Shared<Workers>, workers: u32) -> Runner {
-        Runner::among(all, workers, Encoding::default(), None).unwrap()
+        Runner::among(all, workers, Encoding::default()).unwrap()
     }
 
     /// Workers that have started and were not joined.
@@ -433,7 +396,7 @@ mod tests {
         memory::shortage::set_least(1);
         for seed in 1..40 {
             memory::shortage::set(3, seed << 32 | seed);
-            let _ = Runner::among(&all, 4, Encoding::default(), None).map(drop);
+            let _ = Runner::among(&all, 4, Encoding::default()).map(drop);
         }
         memory::shortage::set(0, 0);
         memory::shortage::set_least(1024);

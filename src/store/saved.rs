@@ -7,7 +7,7 @@ use super::codec::BlockShape;
 use super::kv::KvBytes;
 use super::piece::{self, Packing};
 use crate::gear;
-use crate::layout::{CacheRef, Order, Pair, Rows};
+use crate::layout::{CacheRef, Rows};
 use crate::status::{Result, bail};
 use crate::sys::storage::Bytes;
 use crate::sys::{Shared, memory};
@@ -116,9 +116,8 @@ impl Store {
         layer: u32,
         cache: Option<&CacheRef<'_>>,
         len: u32,
-        positions: &[Pair],
         known: &[SavedRun],
-        packing: &Packing<'_>,
+        packing: &Packing,
         stop: &AtomicBool,
         write: &mut WritePiece<'_>,
     ) -> Result<Vec<SavedRun>> {
@@ -129,7 +128,7 @@ impl Store {
         runs.sort_unstable_by_key(|run| run.begin);
         let gaps = memory::collect(gaps(&runs, 0, len))?;
         match cache {
-            Some(cache) => save_raw(cache, &gaps, positions, packing, stop, &mut runs, write)?,
+            Some(cache) => save_raw(cache, &gaps, packing, stop, &mut runs, write)?,
             None if gaps.is_empty() => {}
             None => bail!(
                 InvalidArgument,
@@ -179,13 +178,7 @@ impl Store {
             check_lengths(&rows, &piece)?;
             let ticket = self.next_ticket;
             self.next_ticket += 1;
-            let shape = BlockShape {
-                ticket,
-                rows,
-                tokens: piece.tokens as usize,
-                order: Order::DENSE,
-                digest: piece.raw_sum.into(),
-            };
+            let shape = BlockShape { ticket, rows, tokens: piece.tokens as usize, digest: piece.raw_sum.into() };
             let blob =
                 Shared::new(Blob::of_file(piece.bytes, Place { offset: piece.offset, sum: piece.sum }, &piece.ends)?)?;
             memory::extend(&mut saved, &piece.runs)?;
@@ -260,8 +253,7 @@ pub(super) fn regions(runs: &[SavedRun], len: u32) -> Result<Vec<(u32, u32)>> {
 fn save_raw(
     cache: &CacheRef<'_>,
     ranges: &[(u32, u32)],
-    positions: &[Pair],
-    packing: &Packing<'_>,
+    packing: &Packing,
     stop: &AtomicBool,
     runs: &mut Vec<SavedRun>,
     write: &mut WritePiece<'_>,
@@ -269,7 +261,7 @@ fn save_raw(
     let mut raw = KvBytes::new(0, 0)?;
     for (begin, count) in ranges.iter().flat_map(|&(begin, end)| piece::pieces(begin, end)) {
         let range = cache.layout.range(begin, count)?;
-        let (blob, raw_sum) = piece::encode_range(cache, range, positions, &mut raw, packing, stop)?;
+        let (blob, raw_sum) = piece::encode_range(cache, range, &mut raw, packing, stop)?;
         let (piece, sum) = write_blob(&blob, count, raw_sum, write)?;
         memory::push(runs, SavedRun { piece, sum, offset: 0, begin, count })?;
     }

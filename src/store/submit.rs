@@ -73,23 +73,16 @@ impl Store {
             return Ok(Submitted::Full(refusal));
         }
         let mut raw = KvBytes::new(key_len, value_len)?;
-        let order = self.settings.encoding.order(cache.layout, range);
-        gather(&mut raw, cache, range, order)?;
+        gather(&mut raw, cache, range)?;
         let ticket = self.next_ticket;
-        let shape = BlockShape { ticket, rows, tokens: range.count(), order, digest: raw.digest() };
+        let shape = BlockShape { ticket, rows, tokens: range.count(), digest: raw.digest() };
         let block = Block::new(shape, range)?;
         let bytes = raw.len();
         let job = EncodeJob { layer, shape, raw, purpose };
         let outcome = match &self.runner {
             Some(runner) => {
                 let urgency = if purpose == Purpose::KeepSoon { Urgency::Soon } else { Urgency::Later };
-                match runner.push(Job::Encode(job), urgency) {
-                    Err(refusal) if refusal.status() == Status::Busy => {
-                        self.layer_or_new(layer)?.stats.busy_blocks += 1;
-                        return Ok(Submitted::Full(refusal));
-                    }
-                    pushed => pushed?,
-                }
+                runner.push(Job::Encode(job), urgency)?;
                 None
             }
             None => {
@@ -142,7 +135,7 @@ impl Store {
             if block.shape.rows != cache.layout.rows() {
                 continue;
             }
-            gather(&mut self.rows, cache, its_range, block.shape.order)?;
+            gather(&mut self.rows, cache, its_range)?;
             if self.rows.digest() != block.shape.digest {
                 continue;
             }

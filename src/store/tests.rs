@@ -80,7 +80,7 @@ fn must_refuse(layer: &LayerBlocks, host: &Host, range: TokenRange) -> bool {
     let is_current = |b: &Block| {
         let Some(its) = b.range_in(&host.layout) else { return false };
         let mut rows = KvBytes::new(0, 0).unwrap();
-        gather(&mut rows, &host.cache_ref(), its, b.shape.order).unwrap();
+        gather(&mut rows, &host.cache_ref(), its).unwrap();
         rows.digest() == b.shape.digest
     };
     let is_same = |b: &Block| b.is_whole_at(range) && is_current(b);
@@ -460,26 +460,24 @@ fn a_block_that_would_not_shrink_is_not_kept() {
 #[test]
 fn blobs_are_those_of_the_encoder_with_the_settings_of_the_store() {
     let layout = Layout::new(&flash(2, 64, 16, 256)).unwrap();
-    // Rows that follow each other slowly, so that v1's predictors and v2's row length matter.
+    // Rows that follow each other slowly, so that predictors matter.
     let word = |at: usize| (0x3C00 + (at / 128 * 3 + at % 128 * 5 + at % 7) % 2000) as u16;
     let dense: Vec<u8> = (0..2 * 256 * 64).flat_map(|at| word(at).to_ne_bytes()).collect();
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
     let all = layout.range(0, 256).unwrap();
     layout::scatter(&mut Cache::new(&layout, &mut key, &mut value).unwrap(), all, &dense, &dense).unwrap();
     let mut sizes = Vec::new();
-    for (format, raw_keys, effort) in
-        [(Format::V1, true, 5), (Format::V1, false, 5), (Format::V2, false, 1), (Format::V2, false, 8)]
-    {
+    for (raw_keys, effort) in [(true, 5), (false, 5), (false, 1)] {
         let effort = Effort::new(effort, "effort").unwrap();
         let all = Predictors::ALL;
         let key_predictors = if raw_keys { Predictors::raw() } else { all };
-        let encoding = Encoding { format, key_predictors, value_predictors: all, effort, strict_roundtrip: false };
+        let encoding = Encoding { key_predictors, value_predictors: all, effort, strict_roundtrip: false };
         let mut store = Store::new(Settings { encoding, ..Settings::default() }).unwrap();
         store
             .submit(0, &CacheRef::new(&layout, &key, &value).unwrap(), layout.range(0, 256).unwrap(), Purpose::Keep)
             .unwrap();
         let size = |predictors| {
-            let options = Options { predictors, effort, head_dim: 64, ..Options::new(format) };
+            let options = Options { format: Format::V1, predictors, effort };
             let heads = dense.chunks_exact(dense.len() / 2);
             heads.map(|head| Encoder::default().encode(head, Dtype::F16, &options).unwrap().len()).sum::<usize>()
         };
@@ -489,7 +487,7 @@ fn blobs_are_those_of_the_encoder_with_the_settings_of_the_store() {
     }
     sizes.sort_unstable();
     sizes.dedup();
-    assert_eq!(sizes.len(), 4, "raw and predicted, and two efforts: {sizes:?}");
+    assert!(sizes.len() >= 3, "raw and predicted, and two efforts: {sizes:?}");
 }
 
 #[test]

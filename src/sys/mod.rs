@@ -9,7 +9,7 @@
 //! | `threads` | threads whose start can fail, and the id of the process |
 //! | [`parallel`] | jobs of one call on several threads |
 //! | [`thread_slot`] | values per thread |
-//! | `sync` | the locks of the worker queue and the marks of heads, which loom and ThreadSanitizer replace |
+//! | `sync` | the locks of the worker queue, which loom and ThreadSanitizer replace |
 //! | `shared` | a counted reference whose allocation can fail |
 //! | `per_process` | a value that a forked child makes anew |
 //! | `quiet` | panics without a message |
@@ -41,5 +41,5 @@ pub(crate) use environment::with_variable;
 pub(crate) use per_process::PerProcess;
 pub(crate) use quiet::quietly;
 pub(crate) use shared::Shared;
-pub(crate) use sync::{AtomicU8, Condvar, Mutex, MutexGuard};
+pub(crate) use sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use threads::{Thread, process, sleep};

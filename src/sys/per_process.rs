@@ -19,11 +19,6 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         PerProcess(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The value, where this process has made it.
-    pub(crate) fn known(&self) -> Option<&'static T> {
-        own(self.0.load(Ordering::Acquire))
-    }
-
     /// The value, made where there is none. Never blocks; of several threads that make one, one succeeds.
     pub(crate) fn get(&self, make: impl FnOnce() -> Result<T>) -> Result<&'static T> {
         let before = self.0.load(Ordering::Acquire);
@@ -57,11 +52,10 @@ mod tests {
     #[test]
     fn threads_that_race_for_the_first_use_get_one_value() {
         static VALUE: PerProcess<AtomicU32> = PerProcess::new();
-        assert!(VALUE.known().is_none());
         let get = || VALUE.get(|| Ok(AtomicU32::new(0))).unwrap();
         std::thread::scope(|scope| {
             (0..4).for_each(|_| drop(scope.spawn(|| get().fetch_add(1, Ordering::Relaxed))));
         });
-        assert_eq!(VALUE.known().unwrap().load(Ordering::Relaxed), 4);
+        assert_eq!(get().load(Ordering::Relaxed), 4);
     }
 }

@@ -2,13 +2,9 @@
 //! library in a form that ThreadSanitizer understands.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::AtomicU8;
-#[cfg(loom)]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(tsan)]
 pub(crate) use seen::{Condvar, Mutex, MutexGuard};
-#[cfg(not(loom))]
-pub(crate) use std::sync::atomic::AtomicU8;
 #[cfg(not(any(loom, tsan)))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 

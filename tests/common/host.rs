@@ -10,7 +10,7 @@ pub mod packing;
 use crate::common::Random;
 use buffer::Buffer;
 use mnnkv::dtype::Dtype;
-use mnnkv::layout::{self, Cache, CacheRef, Head, HeadMut, Layout, Pair, Spec, TokenRange};
+use mnnkv::layout::{self, Cache, CacheRef, Head, Layout, Pair, Spec, TokenRange};
 use packing::{Both, Dense, Packing};
 use std::ops::Range;
 
@@ -252,27 +252,6 @@ impl Host {
     pub fn head(&self, head: u32) -> Head<'_> {
         let (key, value) = self.layout.head(head).unwrap();
         Head { layout: &self.layout, key: &self.key[key], value: &self.value[value] }
-    }
-
-    /// A KV head, to write.
-    pub fn head_mut(&mut self, head: u32) -> HeadMut<'_> {
-        let (key, value) = self.layout.head(head).unwrap();
-        HeadMut { layout: &self.layout, key: &mut self.key[key], value: &mut self.value[value] }
-    }
-
-    /// Checks that every token reads as it was written in these bytes of a head.
-    pub fn check_head(&self, head: u32, key: &[u8], value: &[u8]) {
-        let (key_at, value_at) = self.layout.head(head).unwrap();
-        let Spec { key: of_key, value: of_value, head_dim, max_tokens, .. } = self.spec();
-        let (kb, vb, dims) = (of_key.words().bytes(), of_value.words().bytes(), head_dim as usize);
-        for (at, token) in self.tokens.iter().enumerate() {
-            let first = (head as usize * max_tokens as usize + at) * dims;
-            for (d, (k, v)) in self.places[first..first + dims].iter().enumerate() {
-                let (k, v, d) = (k - key_at.start, v - value_at.start, head as usize * dims + d);
-                assert!(key[k..k + kb] == token.rows.0[d * kb..][..kb], "K of token {at}, head {head}");
-                assert!(value[v..v + vb] == token.rows.1[d * vb..][..vb], "V of token {at}, head {head}");
-            }
-        }
     }
 
     /// Checks that every token reads as it was written, or as zeros where `may_be_gone`.

@@ -135,20 +135,10 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         config_len: config.count_bytes(),
         defaults_json: DEFAULTS.as_ptr(),
         defaults_len: DEFAULTS.count_bytes(),
-        host_threads: 0,
-        restores_heads: 0,
-        executor: null(),
         attends: 0,
+        reserved: 0,
     };
     call!(calls, mnnkv_session_create(&options, &mut session));
-    let rotation = mnnkv_rotation {
-        struct_size: size_of::<mnnkv_rotation>() as u32,
-        pairing: 1,
-        dims: 8,
-        theta: 0.0,
-        inv_freq: null(),
-    };
-    call!(calls, mnnkv_session_rotation(session, 0, &rotation));
     for step in 0..12 {
         let count = if step == 0 { 100 } else { 1 + step % 3 };
         let heads = 4u32;
@@ -247,13 +237,12 @@ fn ask(session: *mut mnnkv_session, calls: &mut Calls) {
 }
 
 /// Blocks of tokens through a store alone. Returns its calls.
-pub fn blocks(format: u32, shortage: Shortage) -> Calls {
+pub fn blocks(shortage: Shortage) -> Calls {
     let mut calls = Calls { shortage, made: 0, refusals: 0, failures: 0 };
     let mut layer = Layer::new();
     layer.host.append(160);
     let config = mnnkv_store_config {
         struct_size: size_of::<mnnkv_store_config>() as u32,
-        format,
         decode_cache_bytes: 4096,
         strict_roundtrip: 1,
         ..Default::default()
@@ -280,16 +269,15 @@ pub fn blocks(format: u32, shortage: Shortage) -> Calls {
             }
             _ => {
                 layer.host.tokens.truncate(90);
-                call!(calls, mnnkv_store_truncated(store, 3, 90));
+                call!(calls, mnnkv_store_compacted(store, 3, [0, 90].as_ptr(), 1));
             }
         }
-        call!(calls, mnnkv_store_prefetch(store, 3));
         let c = layer.cache();
         call!(calls, mnnkv_store_restore(store, 3, c.layout, c.key, c.value, &mut bytes));
         layer.host.check_tokens(false);
         layer.host.append(20);
         // The cut tokens are another block from here on.
-        call!(calls, mnnkv_store_truncated(store, 3, 0));
+        call!(calls, mnnkv_store_compacted(store, 3, null(), 0));
     }
     // SAFETY: pointers are of live values and as long as they are said to be, and all fields are numbers.
     unsafe {

@@ -40,7 +40,7 @@ fn sessions_lose_no_token() {
         ),
         (
             "evict by keys and store",
-            cr#"{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_policy": "keydiff", "kv_h2o_sink_tokens": 4,
+            cr#"{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_policy": "mass", "kv_h2o_evict_unscored": true, "kv_h2o_sink_tokens": 4,
                 "kv_h2o_recent_tokens": 8, "kv_h2o_trigger_min_tokens": 32, "kv_h2o_update_interval": 2,
                 "kv_h2o_target_lossy_ratio": 1.5, "kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
                 "kv_lossless_runtime_mode": "store", "kv_lossless_scope": "h2o_kept", "kv_lossless_block_tokens": 16,
@@ -49,10 +49,10 @@ fn sessions_lose_no_token() {
         (
             "full",
             cr#"{"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "full",
-                "kv_lossless_block_tokens": 16, "kv_lossless_hot_recent_tokens": 8, "kv_lossless_codec_runtime": "gear_v2",
+                "kv_lossless_block_tokens": 16, "kv_lossless_hot_recent_tokens": 8, "kv_lossless_codec_runtime": "gear_delta",
                 "kv_a key of no meaning": 1, "kv_h2o_\u00e9": "x"}"#,
         ),
-        ("a budget", cr#"{"kv_memory_mb": 64, "kv_lossless": true, "kv_memory_file": "not made"}"#),
+        ("a budget", cr#"{"kv_memory_mb": 64, "kv_memory_file": "not made"}"#),
     ] {
         assert!(each_call(name, |shortage| chat(config, shortage)) > 50);
     }
@@ -60,7 +60,5 @@ fn sessions_lose_no_token() {
 
 #[test]
 fn stores_lose_no_token() {
-    for format in [1, 2] {
-        assert!(each_call("store", |shortage| blocks(format, shortage)) > 50);
-    }
+    assert!(each_call("store", blocks) > 50);
 }

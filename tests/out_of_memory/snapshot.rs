@@ -39,12 +39,12 @@ fn saves(path: &PathBuf, shortage: Shortage) -> Calls {
         assert_eq!(file.version(), u64::from(save) + 1);
     }
     drop(file);
-    for access in [Access::Append, Access::ReadOnly, Access::Salvage] {
+    for access in [Access::Append, Access::ReadOnly] {
         let mut file = None;
         let storage = || if access == Access::Append { Storage::edit(path) } else { Storage::open(path) };
         calls.run("open", || status(storage().and_then(|s| Snapshot::open(s, Some(b"model"), access)), &mut file));
         let file = file.unwrap();
-        assert_eq!((file.layer(0).unwrap().runs.len(), file.damage().len()), (2, 0));
+        assert_eq!(file.layer(0).unwrap().runs.len(), 2);
         let (mut read, mut bytes, mut count, mut usage) = (None, None, None, None);
         calls.run("piece", || status(file.piece(1), &mut read));
         assert_eq!(read.unwrap().part(0), [1; 100]);

@@ -142,10 +142,8 @@ impl Chat {
             config_len: self.json.len(),
             defaults_json: null(),
             defaults_len: 0,
-            host_threads: 1,
-            restores_heads: 0,
-            executor: null(),
             attends: 1,
+            reserved: 0,
         };
         c!(mnnkv_session_create(&options, &mut self.session))
     }

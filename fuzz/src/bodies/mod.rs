@@ -26,7 +26,7 @@ mod snapshot;
 mod state;
 
 pub use attend::attend;
-pub use blobs::{decode_lanes, decode_v1, decode_v2, roundtrip};
+pub use blobs::{decode_checked, decode_v1, roundtrip};
 pub use c8::c8;
 pub use compressor::compressor;
 pub use files::{checkpoint, dumps, gguf, tasks};
@@ -42,16 +42,15 @@ pub use state::decode_state;
 pub type Target = fn(&[u8]);
 
 /// All targets by name. Each has a program in `fuzz_targets/` and inputs in `corpus/`.
-pub const TARGETS: [(&str, Target); 21] = [
+pub const TARGETS: [(&str, Target); 20] = [
     ("attend", attend),
     ("c8", c8),
     ("checkpoint", checkpoint),
     ("compressor", compressor),
     ("config", config),
-    ("decode_lanes", decode_lanes),
+    ("decode_checked", decode_checked),
     ("decode_state", decode_state),
     ("decode_v1", decode_v1),
-    ("decode_v2", decode_v2),
     ("dumps", dumps),
     ("gguf", gguf),
     ("h2o_plan", h2o_plan),

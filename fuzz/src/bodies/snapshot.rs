@@ -11,13 +11,13 @@ use mnnkv::attend::{Queries, Step};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Effort, Encoder, Format, Options};
 use mnnkv::layout::{Cache, CacheRef, Layout, Spec};
-use mnnkv::session::{Host, Session, compact_file};
+use mnnkv::session::{Host, Session};
 use mnnkv::snapshot::{Access, Geometry, Run, Snapshot};
 use mnnkv::store::Packing as HowEncoded;
 use xxhash_rust::xxh3::xxh3_64;
 
-fn fastest() -> HowEncoded<'static> {
-    HowEncoded { effort: Effort::new(1, "effort").unwrap(), rotation: None, threads: 1 }
+fn fastest() -> HowEncoded {
+    HowEncoded { effort: Effort::new(1, "effort").unwrap(), threads: 1 }
 }
 
 /// Configs of sessions that load: without, with and with another eviction, with stored tokens, with fewer bits, and with a
@@ -26,7 +26,7 @@ const CONFIGS: [&str; 6] = [
     "{}",
     r#"{"kv_h2o_enable":true,"kv_h2o_layer_start":0,"kv_h2o_block_tokens":4,"kv_h2o_sink_tokens":4,
         "kv_h2o_recent_tokens":8,"kv_h2o_trigger_min_tokens":8}"#,
-    r#"{"kv_h2o_enable":true,"kv_h2o_policy":"mass","kv_h2o_layer_start":0,"kv_h2o_aggregation":"norm_sum",
+    r#"{"kv_h2o_enable":true,"kv_h2o_policy":"mass","kv_h2o_layer_start":0,
         "kv_h2o_block_tokens":2,
         "kv_h2o_sink_tokens":1,"kv_h2o_recent_tokens":2,"kv_h2o_trigger_min_tokens":1,"kv_h2o_update_interval":1}"#,
     r#"{"kv_lossless_enable":true,"kv_lossless_runtime_enable":true,"kv_lossless_runtime_mode":"store",
@@ -46,7 +46,7 @@ pub fn snapshot(data: &[u8]) {
     if !data.ends_with(&[0]) {
         mend::mend(&mut image);
     }
-    for access in [Access::ReadOnly, Access::Salvage, Access::Append] {
+    for access in [Access::ReadOnly, Access::Append] {
         let disk = Disk::of(&image);
         let mut opened = None;
         let held = peak(|| opened = Snapshot::open(disk.storage(), None, access).ok());
@@ -162,11 +162,6 @@ fn go_on(session: &Session, layer: u32, geometry: Geometry, whole: Option<&[Dens
 
 /// Saves a section to a file that opened, which then opens again with it.
 fn save(mut file: Snapshot, disk: &Disk) {
-    let small = Disk::default();
-    let mut compacted = Snapshot::create(small.storage(), b"").unwrap();
-    if compact_file(&file, &fastest(), &mut compacted).is_ok() {
-        compacted.commit().unwrap();
-    }
     let version = file.version();
     // A name that the reader takes from the file may be any; this one is new or replaced.
     if file.put("fuzz", &[7; 100]).and_then(|()| file.commit()).is_ok() {

@@ -7,11 +7,10 @@ use crate::llama::{Projected, Shape};
 use mnnkv::arch::PANEL;
 use mnnkv::attend::Step;
 use mnnkv::dtype::Dtype;
-use mnnkv::gear::{Frequencies, Pairing};
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
 use mnnkv::session::{Host, Queries, ScoredRows, Session};
 use mnnkv::status::Result;
-use mnnkv::store::KeyRotation;
+
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -104,13 +103,6 @@ impl Chat {
         let scale = if rounding == Rounding::Tq4 { 1.0 / (root * root) } else { 1.0 / root };
         self.rounding = Some(rounding);
         self.weighing = Weighing { scale, in_bytes: rounding == Rounding::Int8 };
-    }
-
-    /// Names the rotation of the keys to the session. Must come before the first step.
-    pub(super) fn name_rotation(&self) -> Result<()> {
-        let frequencies = Frequencies::Theta(self.shape.theta as f32);
-        let rotation = KeyRotation { pairing: Pairing::Half, dims: self.shape.dims, frequencies };
-        self.session.rotation(None, Some(&rotation))
     }
 
     /// Its session.

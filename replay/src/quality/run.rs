@@ -83,9 +83,7 @@ impl Plan<'_> {
         if let Ok(Some(rounding)) = self.method.rounding() {
             chat.round(rounding);
         }
-        if self.method.names_rotation() {
-            chat.name_rotation()?;
-        }
+        if self.method.names_rotation() {}
         let (width, kv_width) = (shape.heads * shape.dims, shape.kv_heads * shape.dims);
         for (layer, Rows { query, key, value }) in prompt.layers.iter().enumerate() {
             if !self.method.is_bounded() {

@@ -6,23 +6,17 @@
 mod bytes;
 #[cfg(target_arch = "x86_64")]
 mod codes;
-mod hash;
-mod planes;
 mod product;
 mod split;
 mod transpose;
-
-use super::Kernels;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use bytes::repeats;
 pub(super) use bytes::{delta, next_run, places, run_len, undo_delta, undo_xor, xor};
 #[cfg(target_arch = "x86_64")]
 pub(super) use codes::{Codes, dequantize_f16, quantize_f16};
-pub(super) use hash::{Words, xxh3_blocks};
-pub(super) use planes::{planes, unplanes};
 pub(super) use product::{Floats, product};
-pub(super) use split::{join2, join4, merge2, merge4, split2, split4};
+pub(super) use split::{merge2, merge4, split2, split4};
 pub(super) use transpose::{transpose2, transpose4};
 
 /// A vector of bytes: one or more parts of 16 bytes.
@@ -38,15 +32,10 @@ pub(super) trait Vector: Copy {
     /// The vector of half the length; itself for the shortest.
     type Half: Vector;
 
-    /// The kernels for input that is shorter than this vector.
-    fn below() -> &'static Kernels;
-
     unsafe fn load(from: *const u8) -> Self;
     unsafe fn store(self, to: *mut u8);
     /// 16 bytes from each of `LEN / 16` places that are `stride` apart.
     unsafe fn load_parts(from: *const u8, stride: usize) -> Self;
-    /// 16 bytes to each of `LEN / 16` places that are `stride` apart.
-    unsafe fn store_parts(self, to: *mut u8, stride: usize);
 
     unsafe fn zero() -> Self;
     unsafe fn splat(byte: u8) -> Self;

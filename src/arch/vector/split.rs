@@ -95,54 +95,6 @@ pub(in crate::arch) unsafe fn merge4<V: Vector>(src: &[u8], dst: &mut [u8]) {
     }
 }
 
-/// # Safety
-/// See [`Vector`].
-#[inline(always)]
-pub(in crate::arch) unsafe fn join2<V: Vector>(planes: &[&[u8]; 2], words: &mut [u8]) {
-    let count = plane_len(planes, words);
-    if count < V::LEN {
-        return portable::join(planes, words);
-    }
-    for (first, last) in cover::<V>(count, words.as_ptr()) {
-        let mut w = first;
-        while w <= last {
-            // SAFETY: w + LEN <= count, so the places in both planes and the words are inside the slices.
-            unsafe {
-                let planes = planes.map(|plane| V::load(plane.as_ptr().add(w)));
-                V::merge2(planes, words.as_mut_ptr().add(2 * w));
-            }
-            w += V::LEN;
-        }
-    }
-}
-
-/// # Safety
-/// See [`Vector`].
-#[inline(always)]
-pub(in crate::arch) unsafe fn join4<V: Vector>(planes: &[&[u8]; 4], words: &mut [u8]) {
-    let count = plane_len(planes, words);
-    if count < V::LEN {
-        return portable::join(planes, words);
-    }
-    for (first, last) in cover::<V>(count, words.as_ptr()) {
-        let mut w = first;
-        while w <= last {
-            // SAFETY: w + LEN <= count, so the places in all planes and the words are inside the slices.
-            unsafe {
-                let planes = planes.map(|plane| V::load(plane.as_ptr().add(w)));
-                V::merge4(planes, words.as_mut_ptr().add(4 * w));
-            }
-            w += V::LEN;
-        }
-    }
-}
-
-fn plane_len<const N: usize>(planes: &[&[u8]; N], words: &[u8]) -> usize {
-    let count = words.len() / N;
-    assert!(planes.iter().all(|plane| plane.len() == count) && words.len() == count * N, "whole words");
-    count
-}
-
 fn word_count<const N: usize>(src: &[u8], dst: &[u8]) -> usize {
     assert!(src.len().is_multiple_of(N) && dst.len() == src.len(), "whole words and equal lengths");
     src.len() / N

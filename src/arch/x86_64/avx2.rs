@@ -3,8 +3,8 @@
 use super::sse2;
 use crate::arch::level::{has_features, kernel, level};
 use crate::arch::values::{Bf16, F32};
-use crate::arch::vector::{self, Codes, Floats, Sums, Vector, Words, operations};
-use crate::arch::{Kernels, attend, codes, estimates, lanes, portable, rows, words};
+use crate::arch::vector::{self, Codes, Floats, Sums, Vector, operations};
+use crate::arch::{attend, codes, estimates};
 use core::arch::x86_64::*;
 
 level! {
@@ -15,15 +15,6 @@ level! {
         split4: shuffle = vector::split4::<__m256i>;
         merge2: shuffle = vector::merge2::<__m256i>;
         merge4: shuffle = vector::merge4::<__m256i>;
-        join2: join2 = vector::join2::<__m256i>;
-        join4: join4 = vector::join4::<__m256i>;
-        lanes_decode: lanes_decode = lanes::avx2::decode;
-        lanes_encode: lanes_encode = lanes::avx2::encode;
-        xxh3_blocks: xxh3 = vector::xxh3_blocks::<__m256i, 2>;
-        turn2: undo = portable::turn2;
-        turn4: undo = portable::turn4;
-        unturn2: undo = portable::unturn2;
-        unturn4: undo = portable::unturn4;
         // Two parts gain nothing on the short tiles of 2-byte elements.
         transpose2: transpose2 = vector::transpose2::<__m128i>;
         transpose4: transpose4 = vector::transpose4::<__m256i>;
@@ -35,22 +26,11 @@ level! {
         next_run: scan = vector::next_run::<__m256i>;
         run_len: scan = vector::run_len::<__m256i>;
         places: places = vector::places::<__m256i>;
-        planes1: planes = vector::planes::<__m256i, 1>;
-        planes2: planes = vector::planes::<__m256i, 2>;
-        planes4: planes = vector::planes::<__m256i, 4>;
-        unplanes1: planes = vector::unplanes::<__m256i, 1>;
-        unplanes2: planes = vector::unplanes::<__m256i, 2>;
-        unplanes4: planes = vector::unplanes::<__m256i, 4>;
-        closest: closest = rows::closest;
         estimates: estimates = estimates::avx2::Floats16;
         attend: attend = attend::avx2::Maddubs;
         attend_rows: attend_rows_narrow = estimates::avx2::Floats16;
         // 12 sums, two vectors of B and one of A fill the 16 registers.
         product: product = vector::product::<__m256, 6, 2, 2>;
-        rows_f16: rows = words::F16;
-        rows_bf16: rows = words::Bf16;
-        rows_f32: rows = words::F32;
-        rows_int8: rows = words::Int8;
     }
     model: {
         quantize_f32: quantize = codes::quantize::<F32, 4>;
@@ -96,20 +76,12 @@ impl Vector for __m256i {
     const MASK_BITS: u32 = 1;
     type Half = __m128i;
 
-    fn below() -> &'static Kernels {
-        &sse2::KERNELS
-    }
-
     operations! {
         fn load(from: *const u8) -> Self = _mm256_loadu_si256(from.cast());
         fn store(self, to: *mut u8) = _mm256_storeu_si256(to.cast(), self);
         fn load_parts(from: *const u8, stride: usize) -> Self = {
             let low = _mm256_castsi128_si256(__m128i::load(from));
             _mm256_inserti128_si256::<1>(low, __m128i::load(from.add(stride)))
-        };
-        fn store_parts(self, to: *mut u8, stride: usize) = {
-            _mm256_castsi256_si128(self).store(to);
-            _mm256_extracti128_si256::<1>(self).store(to.add(stride));
         };
         fn zero() -> Self = _mm256_setzero_si256();
         fn splat(byte: u8) -> Self = _mm256_set1_epi8(byte as i8);
@@ -191,19 +163,5 @@ impl Floats for __m256 {
         fn repeat(from: *const f32) -> Self = _mm256_set1_ps(*from);
         fn add_product(self, a: Self, b: Self) -> Self = _mm256_fmadd_ps(a, b, self);
         fn add(self, other: Self) -> Self = _mm256_add_ps(self, other);
-    }
-}
-
-impl Words for __m256i {
-    operations! {
-        fn add64(self, other: Self) -> Self = _mm256_add_epi64(self, other);
-        fn product(self) -> Self = _mm256_mul_epu32(self, _mm256_srli_epi64::<32>(self));
-        fn swapped(self) -> Self = _mm256_shuffle_epi32::<0x4E>(self);
-        fn scrambled(self, key: Self, prime: u32) -> Self = {
-            let word = self.xor(_mm256_srli_epi64::<47>(self)).xor(key);
-            let prime = _mm256_set1_epi32(prime as i32);
-            let upper = _mm256_mul_epu32(_mm256_srli_epi64::<32>(word), prime);
-            _mm256_mul_epu32(word, prime).add64(_mm256_slli_epi64::<32>(upper))
-        };
     }
 }

@@ -3,8 +3,8 @@
 use super::avx2;
 use crate::arch::level::level;
 use crate::arch::values::{Bf16, F32};
-use crate::arch::vector::{self, Codes, Floats, Vector, Words, operations};
-use crate::arch::{Kernels, attend, codes, estimates, lanes, portable, rows, words};
+use crate::arch::vector::{self, Codes, Floats, Vector, operations};
+use crate::arch::{attend, codes, estimates};
 use core::arch::x86_64::*;
 
 level! {
@@ -15,37 +15,17 @@ level! {
         split4: shuffle = vector::split4::<__m512i>;
         merge2: shuffle = vector::merge2::<__m512i>;
         merge4: shuffle = vector::merge4::<__m512i>;
-        join2: join2 = vector::join2::<__m512i>;
-        join4: join4 = vector::join4::<__m512i>;
-        xxh3_blocks: xxh3 = vector::xxh3_blocks::<__m512i, 1>;
-        turn2: undo = portable::turn2;
-        turn4: undo = portable::turn4;
-        unturn2: undo = portable::unturn2;
-        unturn4: undo = portable::unturn4;
-        lanes_decode: lanes_decode = lanes::avx512::decode;
-        lanes_encode: lanes_encode = lanes::avx512::encode;
         delta: shuffle = vector::delta::<__m512i>;
         xor: shuffle = vector::xor::<__m512i>;
         repeats: scan = vector::repeats::<__m512i>;
         next_run: scan = vector::next_run::<__m512i>;
         run_len: scan = vector::run_len::<__m512i>;
         places: places = vector::places::<__m512i>;
-        planes1: planes = vector::planes::<__m512i, 1>;
-        planes2: planes = vector::planes::<__m512i, 2>;
-        planes4: planes = vector::planes::<__m512i, 4>;
-        unplanes1: planes = vector::unplanes::<__m512i, 1>;
-        unplanes2: planes = vector::unplanes::<__m512i, 2>;
-        unplanes4: planes = vector::unplanes::<__m512i, 4>;
-        closest: closest = rows::closest;
         estimates: estimates = estimates::avx512::Floats16;
         attend: attend = attend::avx512::Vnni512;
         attend_rows: attend_rows = estimates::avx512::Floats16;
         // 24 sums, two vectors of B and one of A, of 32 registers.
         product: product = vector::product::<__m512, 12, 2, 1>;
-        rows_f16: rows = words::F16;
-        rows_bf16: rows = words::Bf16;
-        rows_f32: rows = words::F32;
-        rows_int8: rows = words::Int8;
     }
     model: {
         quantize_f32: quantize = codes::quantize::<F32, 4>;
@@ -123,10 +103,6 @@ impl Vector for __m512i {
     const MASK_BITS: u32 = 1;
     type Half = __m256i;
 
-    fn below() -> &'static Kernels {
-        &avx2::KERNELS
-    }
-
     operations! {
         fn load(from: *const u8) -> Self = _mm512_loadu_si512(from.cast());
         fn store(self, to: *mut u8) = _mm512_storeu_si512(to.cast(), self);
@@ -135,12 +111,6 @@ impl Vector for __m512i {
             let v = _mm512_inserti32x4::<1>(v, __m128i::load(from.add(stride)));
             let v = _mm512_inserti32x4::<2>(v, __m128i::load(from.add(2 * stride)));
             _mm512_inserti32x4::<3>(v, __m128i::load(from.add(3 * stride)))
-        };
-        fn store_parts(self, to: *mut u8, stride: usize) = {
-            _mm512_castsi512_si128(self).store(to);
-            _mm512_extracti32x4_epi32::<1>(self).store(to.add(stride));
-            _mm512_extracti32x4_epi32::<2>(self).store(to.add(2 * stride));
-            _mm512_extracti32x4_epi32::<3>(self).store(to.add(3 * stride));
         };
         fn zero() -> Self = _mm512_setzero_si512();
         fn splat(byte: u8) -> Self = _mm512_set1_epi8(byte as i8);
@@ -211,19 +181,5 @@ impl Floats for __m512 {
         fn repeat(from: *const f32) -> Self = _mm512_set1_ps(*from);
         fn add_product(self, a: Self, b: Self) -> Self = _mm512_fmadd_ps(a, b, self);
         fn add(self, other: Self) -> Self = _mm512_add_ps(self, other);
-    }
-}
-
-impl Words for __m512i {
-    operations! {
-        fn add64(self, other: Self) -> Self = _mm512_add_epi64(self, other);
-        fn product(self) -> Self = _mm512_mul_epu32(self, _mm512_srli_epi64::<32>(self));
-        fn swapped(self) -> Self = _mm512_shuffle_epi32::<0x4E>(self);
-        fn scrambled(self, key: Self, prime: u32) -> Self = {
-            let word = self.xor(_mm512_srli_epi64::<47>(self)).xor(key);
-            let prime = _mm512_set1_epi32(prime as i32);
-            let upper = _mm512_mul_epu32(_mm512_srli_epi64::<32>(word), prime);
-            _mm512_mul_epu32(word, prime).add64(_mm512_slli_epi64::<32>(upper))
-        };
     }
 }

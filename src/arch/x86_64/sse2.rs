@@ -2,7 +2,7 @@
 
 use crate::arch::level::level;
 use crate::arch::vector::{self, Sums, Vector, operations};
-use crate::arch::{Kernels, PORTABLE, PORTABLE_MODEL};
+use crate::arch::{PORTABLE, PORTABLE_MODEL};
 use core::arch::x86_64::*;
 
 level! {
@@ -13,8 +13,6 @@ level! {
         split4: shuffle = vector::split4::<__m128i>;
         merge2: shuffle = vector::merge2::<__m128i>;
         merge4: shuffle = vector::merge4::<__m128i>;
-        join2: join2 = vector::join2::<__m128i>;
-        join4: join4 = vector::join4::<__m128i>;
         transpose2: transpose2 = vector::transpose2::<__m128i>;
         transpose4: transpose4 = vector::transpose4::<__m128i>;
         delta: shuffle = vector::delta::<__m128i>;
@@ -24,12 +22,6 @@ level! {
         next_run: scan = vector::next_run::<__m128i>;
         run_len: scan = vector::run_len::<__m128i>;
         places: places = vector::places::<__m128i>;
-        planes1: planes = vector::planes::<__m128i, 1>;
-        planes2: planes = vector::planes::<__m128i, 2>;
-        planes4: planes = vector::planes::<__m128i, 4>;
-        unplanes1: planes = vector::unplanes::<__m128i, 1>;
-        unplanes2: planes = vector::unplanes::<__m128i, 2>;
-        unplanes4: planes = vector::unplanes::<__m128i, 4>;
     }
     model: {
     }
@@ -56,15 +48,10 @@ impl Vector for __m128i {
     const MASK_BITS: u32 = 1;
     type Half = Self;
 
-    fn below() -> &'static Kernels {
-        &PORTABLE
-    }
-
     operations! {
         fn load(from: *const u8) -> Self = _mm_loadu_si128(from.cast());
         fn store(self, to: *mut u8) = _mm_storeu_si128(to.cast(), self);
         fn load_parts(from: *const u8, _stride: usize) -> Self = Self::load(from);
-        fn store_parts(self, to: *mut u8, _stride: usize) = self.store(to);
         fn zero() -> Self = _mm_setzero_si128();
         fn splat(byte: u8) -> Self = _mm_set1_epi8(byte as i8);
         fn add(self, other: Self) -> Self = _mm_add_epi8(self, other);

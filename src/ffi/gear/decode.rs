@@ -52,14 +52,14 @@ unsafe fn decode(
     }
 }
 
-/// Decodes a blob of any format that encoding words of the same dtype (F16, BF16, F32 or INT8) made. BF16 also decodes V1
-/// blobs of bf16 words that were encoded as F16. The blob is not trusted.
+/// Decodes a blob of either format that encoding words of the same dtype (F16, BF16, F32 or INT8) made. V1 blobs do not
+/// name their type: bf16 words that were encoded as F16 decode as either. The blob is not trusted.
 /// dst: dst_cap bytes.
 /// dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and the size that the blob
 /// claims: limit it before allocating for a blob from elsewhere.
-/// CORRUPT: if the blob is malformed. V2 and LANES detect by checksum what changes a word; V1 has none, and flipped bits
+/// CORRUPT: if the blob is malformed. CHECKED detects by its checksum what changes a word; V1 has none, and flipped bits
 /// may decode to other words
-/// INVALID_ARGUMENT: if dtype is another, or a V2 or LANES blob holds another type
+/// INVALID_ARGUMENT: if dtype is another, or a CHECKED blob holds another type
 /// UNSUPPORTED: if a blob is of a later version, or dtype is TQ3 or TQ4
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 /// OUT_OF_MEMORY: if memory is refused, or the blob needs more than max_working_bytes, whose default suffices for every

@@ -2,30 +2,20 @@
 
 mod decode;
 mod encode;
-mod experimental;
 mod options;
 
 pub use decode::*;
 pub use encode::*;
-pub use experimental::*;
 pub use options::*;
 
 use super::pointer::{self, Out};
-use crate::dtype::Dtype;
-use crate::gear::{Decoder, Encoder, Format};
+use crate::gear::{Decoder, Encoder};
 use crate::status::{Error, Result};
 use crate::sys::memory;
 use crate::sys::thread_slot::ThreadSlot;
 use std::ffi::c_void;
 
-/// An encoder, and the kind of call that its memory is for.
-#[derive(Default)]
-struct Kept {
-    kind: Option<(Dtype, Format, bool)>,
-    encoder: Encoder,
-}
-
-static ENCODER: ThreadSlot<Kept> = ThreadSlot::new(0);
+static ENCODER: ThreadSlot<Encoder> = ThreadSlot::new(0);
 static DECODER: ThreadSlot<Decoder> = ThreadSlot::new(1);
 
 /// Runs `body` on the calling thread's `T`. After a panic the thread gets a new one.

@@ -2,9 +2,9 @@
 //!
 //! A session quantises tokens (attend.h), evicts them (H2O), or stores them without loss. Per layer and step a host calls
 //!
-//!   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
+//!   mnnkv_session_begin     restores stored tokens, applies the planned eviction, updates cache->kv_len
 //!   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//!   ...                     only with kv_h2o_policy "mass": sums its softmax values by block, and hands them over (scores.h)
+//!   ...                     only with kv_h2o_enable: sums its softmax values by block, and hands them over (scores.h)
 //!   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //!
 //! Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The
@@ -12,20 +12,19 @@
 //! logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
 //!
 //! Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
-//! need mnnkv_session_rewritten before end. From end to the next begin or keep (heads.h: also then), stored tokens read
+//! need mnnkv_session_rewritten before end. From end to the next begin or keep stored tokens read
 //! as zero, and the cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache
 //! to another buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the
 //! system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never
 //! passed, and options.layers should not count them: a budget keeps a share for each layer that it counts.
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-//! mnnkv_session_trim (memory.h), and mnnkv_session_block_sums and heads.h: one thread per lane, and none while
-//! another non-const call runs.
+//! mnnkv_session_trim (memory.h), and mnnkv_session_block_sums: one thread per lane, and none while another non-const
+//! call runs.
 //! Functions with a const session run on any thread; they block while another call runs, but mnnkv_session_attend and
 //! _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only destroy waits for them, and begin when
 //! a token that it must restore is being decoded.
 
-use super::executor::{self, mnnkv_executor};
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::given;
 use crate::ffi::handle;
@@ -119,32 +118,26 @@ pub(super) unsafe fn with_text(
 pub struct mnnkv_session_options {
     pub struct_size: u32,
     pub abi_version: u32,
-    /// Layers of the model (1 to 4,096), and attention threads that call scores.h or heads.h, each in a lane of its own (1 to 1,024;
+    /// Layers of the model (1 to 4,096), and attention threads that call scores.h, each in a lane of its own (1 to 1,024;
     /// 1 where none does).
     pub layers: u32,
     pub lanes: u32,
     /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable,
-    /// dropped only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable, or
-    /// kv_lossless.
+    /// dropped only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
     pub config_json: *const c_char,
     pub config_len: usize,
     /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.
     pub defaults_json: *const c_char,
     pub defaults_len: usize,
-    /// Threads of the host's attention, 0 = lanes. By default workers get the other cores (docs/config.md).
-    pub host_threads: u32,
-    /// 1 = attention calls mnnkv_session_head for each KV head that it reads (heads.h), and begin restores none; 0 = begin restores all.
-    pub restores_heads: u32,
-    /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
-    pub executor: *const mnnkv_executor,
-    /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget without kv_lossless have no effect, and
+    /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget have no effect, and
     /// a warning says so.
     pub attends: u32,
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), begins with a u32, integers and raw pointers only.
 unsafe impl Sized32 for mnnkv_session_options {
-    const MIN: usize = std::mem::offset_of!(mnnkv_session_options, host_threads);
+    const MIN: usize = std::mem::offset_of!(mnnkv_session_options, attends);
 }
 
 /// Makes a session. The JSON texts need no terminating zero.
@@ -160,17 +153,13 @@ pub unsafe extern "C" fn mnnkv_session_create(
         handle::create(options.abi_version, out, || {
             let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
             let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
-            let restores_heads = options.restores_heads;
-            if restores_heads > 1 {
-                bail!(InvalidArgument, "options->restores_heads is {restores_heads}; 0 or 1 expected");
-            }
             if options.attends > 1 {
                 bail!(InvalidArgument, "options->attends is {}; 0 or 1 expected", options.attends);
             }
-            let executor = executor::executor(options.executor)?;
-            let host = Host { threads: options.host_threads, executor, attends: options.attends == 1 };
+            pointer::reserved(&[options.reserved], "options")?;
+            let host = Host { attends: options.attends == 1 };
             let session = Session::with_host(config, defaults, options.layers, options.lanes, host)?;
-            Ok(mnnkv_session { session: session.restoring_heads(restores_heads == 1) })
+            Ok(mnnkv_session { session })
         })
     })
 }
@@ -196,8 +185,8 @@ pub unsafe extern "C" fn mnnkv_session_outlook(
 
 /// Writes the warnings about the config, one sentence per line: unknown keys that begin as ours or are nearly one of
 /// ours (docs/config.md), keys without effect; "" if all is well.
-/// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens or
-/// a budget with kv_lossless is exceeded.
+/// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens is
+/// exceeded.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,
@@ -231,10 +220,8 @@ mod tests {
             config_len,
             defaults_json,
             defaults_len,
-            host_threads: 0,
-            restores_heads: 0,
-            executor: null(),
             attends: 0,
+            reserved: 0,
         }
     }
 

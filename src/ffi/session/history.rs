@@ -17,7 +17,7 @@ pub(in crate::ffi) fn layer_or_all(layer: u32) -> Option<u32> {
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
-/// INVALID_ARGUMENT: if layer is out of range, or a thread uses a lane (scores.h, heads.h)
+/// INVALID_ARGUMENT: if layer is out of range, or a thread uses a lane (scores.h)
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     body!({
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
 }
 
 /// Returns the logical positions of the tokens in a layer's cache, in physical order; of an open layer, as begin left
-/// them. Quantised tokens (attend.h) are not in it; stored ones (kv_lossless) are.
+/// them. Quantised tokens (attend.h) are not in it; stored ones are.
 /// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed

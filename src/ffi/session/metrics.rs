@@ -11,8 +11,7 @@ use std::ffi::c_char;
 
 /// Measurements of a layer or a session. NaN = not measured; a count of 0 is a measurement. Counts, bytes and us
 /// (microseconds) are totals since create, except those marked "now". MNNKV_ALL_LAYERS sums them over the layers. Peaks,
-/// maxima and percentiles are computed over all layers instead, and h2o_resident_saved_bytes also subtracts the copies in
-/// lanes (heads.h).
+/// maxima and percentiles are computed over all layers instead.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_metrics {

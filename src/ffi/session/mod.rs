@@ -1,13 +1,11 @@
 //! Exports of the session room.
 
-mod executor;
 mod handle;
 mod history;
 mod metrics;
 mod step;
 mod sums;
 
-pub use executor::*;
 pub use handle::*;
 pub use history::*;
 pub use metrics::*;

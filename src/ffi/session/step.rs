@@ -27,15 +27,13 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, encodes cold tokens where there are no workers,
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
 /// metric counts the failure.
-/// heads: query heads (not KV heads); read only where rows are scored (policy "mass"). queries: rows of the step in each head, all of
+/// heads: query heads (not KV heads); read only where rows are scored. queries: rows of the step in each head, all of
 /// which have attended where the session attends; 0 closes a step without attention, which drops block sums and is not counted.
-/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. With
-/// policy "mass" all heads and rows that are scored must have handed over their sums, or none: then scores do not change.
+/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. All
+/// heads and rows that are scored must have handed over their sums, or none: then scores do not change.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, above max_tokens, or not the one that the step has attended with
 /// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
-/// INVALID_ARGUMENT: if the rotation of the layer has more dims than head_dim; another may be given while the layer is open
-/// (mnnkv_session_rotation)
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

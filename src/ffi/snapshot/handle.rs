@@ -31,8 +31,6 @@ pub struct mnnkv_snapshot(Mutex<Snapshot>);
 pub const MNNKV_SNAPSHOT_READ: u32 = 0;
 /// Reads and saves.
 pub const MNNKV_SNAPSHOT_APPEND: u32 = 1;
-/// Reads what is whole of a damaged file; its state may be an older one, or lack layers and sections.
-pub const MNNKV_SNAPSHOT_SALVAGE: u32 = 2;
 
 /// The arguments of mnnkv_snapshot_create and mnnkv_snapshot_open.
 #[repr(C)]
@@ -132,7 +130,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_create(
 /// CORRUPT: if it is no snapshot, one whose making was killed (remove it), or damaged: the text has the part and its offset
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library
-/// INVALID_ARGUMENT: if not exactly one of path and io is given, the fingerprint is too long, or access is none of the three
+/// INVALID_ARGUMENT: if not exactly one of path and io is given, the fingerprint is too long, or access is neither
 /// IO: if the system or the host cannot read
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_open(
@@ -143,8 +141,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_open(
         let (access, file): (_, fn(&Path) -> Result<Storage>) = match options.access {
             MNNKV_SNAPSHOT_READ => (Access::ReadOnly, Storage::open),
             MNNKV_SNAPSHOT_APPEND => (Access::Append, Storage::edit),
-            MNNKV_SNAPSHOT_SALVAGE => (Access::Salvage, Storage::open),
-            other => bail!(InvalidArgument, "options->access is {other}; 0 to {MNNKV_SNAPSHOT_SALVAGE} expected"),
+            other => bail!(InvalidArgument, "options->access is {other}; 0 or 1 expected"),
         };
         Snapshot::open(storage(options, access == Access::Append, file)?, fingerprint, access)
     }))

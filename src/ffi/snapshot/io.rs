@@ -29,7 +29,7 @@ pub struct mnnkv_snapshot_io {
     pub size: Option<unsafe extern "C" fn(user: *mut c_void, size: *mut u64) -> i32>,
     /// Reads len bytes from offset on; fewer are a failure.
     pub read: Option<unsafe extern "C" fn(user: *mut c_void, offset: u64, to: *mut c_void, len: usize) -> i32>,
-    /// Writes len bytes at offset, over what is there, or after it. NULL = none; the access must be READ or SALVAGE.
+    /// Writes len bytes at offset, over what is there, or after it. NULL = none; the access must be READ.
     pub write: Option<unsafe extern "C" fn(user: *mut c_void, offset: u64, from: *const c_void, len: usize) -> i32>,
     /// Returns when all that was written would survive a power failure. NULL if write is NULL.
     pub sync: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,

@@ -11,8 +11,7 @@
 //! memory, and where the budget has no room for them go to its file, or are dropped. Several sessions may load one
 //! snapshot, such as that of a system prompt, and share its pages. Tokens that a session has loaded from a snapshot or
 //! saved to it are not written again by a later append to the same one, unless another snapshot came between. Small
-//! steps encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn,
-//! until mnnkv_snapshot_compact.
+//! steps encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn.
 //!
 //! A turn that was not saved as a whole, after BUSY for example, should be dropped: mnnkv_snapshot_discard. After a commit,
 //! loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
@@ -26,8 +25,6 @@ use crate::ffi::pointer::{self, Out};
 use crate::ffi::session::{layer_or_all, mnnkv_session};
 use crate::ffi::status::mnnkv_status;
 use crate::gear::Effort;
-use crate::session::compact_file;
-use crate::status::bail;
 
 /// Writes the tokens of a closed layer that the snapshot lacks, and records which of its tokens the layer still has. They are
 /// written at once, and part of the state from the next commit on. The layer stays as it is, parked or not. Blocks while it
@@ -60,8 +57,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
         let has_cache = !given.layout.is_null() || !given.key.is_null() || !given.value.is_null();
         let layout = if has_cache { Some(given::checked(given.layout)?) } else { None };
         with(snapshot, |snapshot| {
-            let packing =
-                read_options(options, layout.as_ref().map(|given| given.layout.rows().dims), Effort::FASTEST)?;
+            let packing = read_options(options, Effort::FASTEST)?;
             let cache = match &layout {
                 Some(layout) => Some(layout.cache(given.key, given.value)?),
                 None => None,
@@ -79,16 +75,14 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
 /// another way (aggregation, alpha, block_tokens). With the same config the chat goes on as if it had never stopped,
-/// with two exceptions. With kv_h2o_policy "keydiff", the default, the next begin computes the numbers of the keys again,
-/// from the tokens that are left: where some were evicted before, later plans may keep other tokens. With a budget the
-/// scores by which blocks leave memory begin anew; the last step's length, for which room is kept, is unknown, so that
+/// with one exception. With a budget the scores by which blocks leave memory begin anew; the last step's length, for which room is kept, is unknown, so that
 /// tokens may stay raw for a step longer; and heads of dropped blocks that the file has from an earlier commit come back,
 /// so that mnnkv_memory_stats::dropped_tokens may be less.
 /// INVALID_ARGUMENT: if layer is out of range or open, the snapshot has more layers than the session, or the budget is too
 /// small for them (memory.h)
 /// NOT_FOUND: if the snapshot has not the layer, such as one that append did not record
 /// UNSUPPORTED: if the layer has quantised tokens, and the session keeps that layer raw: by its config (neither kv_quant nor a
-///     budget, kv_lossless, or a later kv_quant_layer_start), or since its host does not attend
+///     budget, or a later kv_quant_layer_start), or since its host does not attend
 /// CORRUPT: if the layer or one of its tokens is damaged; other layers can still be loaded
 /// IO: if the system or the host cannot read
 ///
@@ -102,27 +96,5 @@ pub unsafe extern "C" fn mnnkv_snapshot_load(
     body!({
         let session = &pointer::reference(session, "session")?.session;
         with(snapshot, |snapshot| session.load(layer_or_all(layer), snapshot))
-    })
-}
-
-/// Gives `to`, which has no layers yet, the committed layers and sections of `from`: each layer encoded anew, and without
-/// tokens that it has no more. A host creates another file, compacts into it, commits, destroys both, and renames the new
-/// file. Sessions that go on must load from the new one, or the next append writes all tokens again.
-/// options: as of mnnkv_session_park. Without a rotation hint a file that was written with one may become larger.
-/// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
-/// CORRUPT: if a part of `from` is damaged
-/// IO: if the system or a host cannot read or write; what `to` was given is not committed
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_snapshot_compact(
-    from: *const mnnkv_snapshot,
-    options: *const mnnkv_park_options,
-    to: *mut mnnkv_snapshot,
-) -> mnnkv_status {
-    body!({
-        if from == to.cast_const() {
-            bail!(InvalidArgument, "to is from; another snapshot expected");
-        }
-        let packing = read_options(options, None, Effort::DEFAULT)?;
-        with(from, |from| with(to, |to| compact_file(from, &packing, to)))
     })
 }

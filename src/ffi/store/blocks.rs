@@ -8,7 +8,7 @@ use crate::ffi::given::checked;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::Out;
 use crate::ffi::status::mnnkv_status;
-use crate::store::{Purpose, Spares, Writes};
+use crate::store::{Purpose, Writes};
 use std::ffi::c_void;
 
 /// Copies tokens begin .. begin + count of a layer, to be encoded by a worker, or within the call without workers.
@@ -60,16 +60,6 @@ pub unsafe extern "C" fn mnnkv_store_commit(
         let cache = given.cache(key, value)?;
         let released_bytes = Out::new(released_bytes, "released_bytes")?;
         released_bytes.set(store.commit(layer, cache, Writes::Possible)?.released_bytes);
-        Ok(())
-    }))
-}
-
-/// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks. Takes
-/// the memory of the raw bytes until then, for each layer that is prefetched. Without workers it does nothing.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_store_prefetch(store: *mut mnnkv_store, layer: u32) -> mnnkv_status {
-    body!(with(store, |store| {
-        store.prefetch(layer, Spares::default());
         Ok(())
     }))
 }

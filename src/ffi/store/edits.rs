@@ -11,7 +11,7 @@ use crate::status::bail;
 /// Declares that only the tokens of the reserve pairs are left, moved together: call it right after mnnkv_kv_compact or
 /// the host's own move. Blocks follow their tokens and lose those that are gone.
 /// reserve_pairs: n_pairs times (offset, length) in positions before the move, ascending and disjoint. After a compact
-/// with a base: (0, base) first, and base added to the other offsets.
+/// with a base: (0, base) first, and base added to the other offsets. A truncation is one pair, (0, kv_len); no pair: all are gone.
 /// INVALID_ARGUMENT: if a number is negative, or pairs overlap or descend; the store is as before
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -22,15 +22,6 @@ pub unsafe extern "C" fn mnnkv_store_compacted(
     n_pairs: usize,
 ) -> mnnkv_status {
     body!(with(store, |store| store.compacted(layer, cache::pairs(reserve_pairs, n_pairs, "reserve_pairs")?)))
-}
-
-/// Declares that the tokens of a layer from kv_len on are gone; 0 = all.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_store_truncated(store: *mut mnnkv_store, layer: u32, kv_len: u32) -> mnnkv_status {
-    body!(with(store, |store| {
-        store.truncated(layer, kv_len);
-        Ok(())
-    }))
 }
 
 /// Declares that the host has written tokens begin .. begin + count in place. Discards their blobs, and counts the

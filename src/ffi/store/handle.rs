@@ -8,7 +8,7 @@
 //!   mnnkv_store_submit      after attention, for each range that has become cold
 //!   mnnkv_store_commit      releases the raw bytes of encoded blocks
 //!
-//! and reports its own edits of the cache by mnnkv_store_compacted, _truncated or _rewritten. Between commit and
+//! and reports its own edits of the cache by mnnkv_store_compacted or _rewritten. Between commit and
 //! restore, released tokens must be neither read nor written; they may be moved with others, and the whole cache may be
 //! copied to another buffer.
 //!
@@ -18,12 +18,11 @@
 //!
 //! MNNKV_EXPERIMENTAL: all of this header may change. Hosts use a session.
 
-use crate::ffi::gear::{MNNKV_GEAR_FORMAT_LANES, MNNKV_GEAR_FORMAT_V1, MNNKV_GEAR_FORMAT_V2};
 use crate::ffi::handle;
 use crate::ffi::panic::{Handle, body};
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
-use crate::gear::{Effort, Format, Predictors};
+use crate::gear::{Effort, Predictors};
 use crate::status::{Result, bail};
 use crate::store::{self, Encoding, Settings, Store};
 
@@ -37,14 +36,12 @@ pub struct mnnkv_store_config {
     pub struct_size: u32,
     /// Most workers that work for the store at once, at most 64. 0 = submit encodes and restore decodes.
     pub workers: u32,
-    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. Others: must be 0.
+    /// MNNKV_PREDICT_* to try on K and on V; 0 = all.
     pub key_predictors: u32,
     pub value_predictors: u32,
     /// mnnkv_gear_options::effort
     pub effort: i32,
-    /// MNNKV_GEAR_FORMAT_*; 0 = the one that decodes fastest here: LANES, or V1 on CPUs without AVX2 or NEON,
-    /// and with predictors.
-    pub format: u32,
+    pub reserved: u32,
     /// Blocks that may wait to be encoded; 0 = 256.
     pub max_queue: u32,
     /// 1 = decode and compare every block after encoding; a block that differs stays raw (failed_blocks). 0 = rely on
@@ -72,19 +69,12 @@ impl mnnkv_store_config {
         if self.strict_roundtrip > 1 {
             bail!(InvalidArgument, "config->strict_roundtrip is {}; 0 or 1 expected", self.strict_roundtrip);
         }
-        let format = match self.format {
-            0 if self.key_predictors == 0 && self.value_predictors == 0 => Format::fastest(),
-            0 | MNNKV_GEAR_FORMAT_V1 => Format::V1,
-            MNNKV_GEAR_FORMAT_V2 => Format::V2,
-            MNNKV_GEAR_FORMAT_LANES => Format::Lanes,
-            other => bail!(InvalidArgument, "config->format is {other}; 0 to 3 expected"),
-        };
+        pointer::reserved(&[self.reserved], "config")?;
         let or = |value: u64, none: usize| if value == 0 { none } else { usize::try_from(value).unwrap_or(usize::MAX) };
         Ok(Settings {
             encoding: Encoding {
-                format,
-                key_predictors: Predictors::from_bits(self.key_predictors, format)?,
-                value_predictors: Predictors::from_bits(self.value_predictors, format)?,
+                key_predictors: Predictors::from_bits(self.key_predictors)?,
+                value_predictors: Predictors::from_bits(self.value_predictors)?,
                 effort: Effort::new(self.effort, "config->effort")?,
                 strict_roundtrip: self.strict_roundtrip == 1,
             },
@@ -142,10 +132,7 @@ mod tests {
         // SAFETY: the handle is live until destroy; other pointers are NULL or live.
         unsafe {
             assert_eq!(mnnkv_store_create(null(), MNNKV_ABI_VERSION, &mut store), MNNKV_OK);
-            assert_eq!(mnnkv_store_prefetch(store, 0), MNNKV_OK);
             assert_eq!(guard(|| with(store, |_| panic!("a bug"))), MNNKV_INTERNAL);
-            assert_eq!(mnnkv_store_prefetch(store, 0), MNNKV_INTERNAL);
-            assert_eq!(mnnkv_store_truncated(store, 0, 0), MNNKV_INTERNAL);
             assert_eq!(mnnkv_store_compacted(store, 0, null(), 0), MNNKV_INTERNAL);
             assert_eq!(mnnkv_store_submit(store, 0, null(), null(), null(), 0, 1, &mut number), MNNKV_INTERNAL);
             assert_eq!(mnnkv_store_commit(store, 0, null(), null_mut(), null_mut(), &mut number), MNNKV_INTERNAL);

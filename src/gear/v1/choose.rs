@@ -68,7 +68,7 @@ impl Coder {
 /// input gives equal output. `residual` and `trial` are working memory.
 pub(super) fn encode(
     plane: &[u8],
-    options: &Options<'_>,
+    options: &Options,
     zstd: &mut zstd::Compressor,
     residual: &mut Vec<u8>,
     trial: &mut Vec<u8>,

@@ -19,20 +19,22 @@ use crate::status::{Error, Result};
 use crate::sys::memory;
 use frame::{Backend, Blob};
 
-/// Encodes `words`, a whole number of words and at least one, to `buffers.blob`.
+/// Encodes `words`, a whole number of words and at least one, to `buffers.blob`, behind `header`.
 pub(super) fn encode<'a>(
+    header: &[u8],
     words: &[u8],
     width: Width,
-    options: &Options<'_>,
+    options: &Options,
     zstd: &mut zstd::Compressor,
     buffers: &'a mut Buffers,
 ) -> Result<&'a [u8]> {
     let count = frame::word_count(words.len(), width)?;
-    let Buffers { blob, other: trial, planes, grouped: residual } = buffers;
+    let Buffers { blob, trial, planes, residual } = buffers;
     let planes = memory::at_least(planes, words.len())?;
-    let blob = memory::at_least(blob, frame::room(count, choose::bound(count as usize), width))?;
+    let blob = memory::at_least(blob, header.len() + frame::room(count, choose::bound(count as usize), width))?;
+    blob[..header.len()].copy_from_slice(header);
     split::split(width, words, planes);
-    let mut len = frame::begin(blob, count);
+    let mut len = header.len() + frame::begin(&mut blob[header.len()..], count);
     for plane in planes.chunks_exact(count as usize) {
         let (header, payload) = frame::split_header(&mut blob[len..]);
         let choice = choose::encode(plane, options, zstd, residual, trial, payload)?;

@@ -2,11 +2,12 @@
 
 use crate::arch;
 use crate::dtype::Dtype;
-use crate::status::{Result, bail};
 
 /// Bytes per word, which is also the number of planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gear) enum Width {
+    /// int8. The reference has no such frames.
+    One,
     /// fp16 (and, bit for bit, bf16).
     Two,
     /// fp32.
@@ -14,18 +15,19 @@ pub(in crate::gear) enum Width {
 }
 
 impl Width {
-    /// The width of a type's words. bf16 is split like fp16: format v1 sees bytes, not numbers.
-    pub(in crate::gear) fn of(dtype: Dtype) -> Result<Self> {
-        Ok(match dtype {
+    /// The width of a type's words. bf16 is split like fp16: frames have bytes, not numbers.
+    pub(in crate::gear) const fn of(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::Int8 => Width::One,
             Dtype::F16 | Dtype::Bf16 => Width::Two,
             Dtype::F32 => Width::Four,
-            Dtype::Int8 => bail!(Unsupported, "format v1 has no INT8; format v2 does"),
-        })
+        }
     }
 
     /// Bytes per word.
     pub(in crate::gear) const fn bytes(self) -> usize {
         match self {
+            Width::One => 1,
             Width::Two => 2,
             Width::Four => 4,
         }
@@ -36,6 +38,7 @@ impl Width {
 pub(super) fn split(width: Width, words: &[u8], planes: &mut [u8]) {
     let k = arch::kernels();
     match width {
+        Width::One => planes.copy_from_slice(words),
         Width::Two => (k.split2)(words, planes),
         Width::Four => (k.split4)(words, planes),
     }
@@ -45,6 +48,7 @@ pub(super) fn split(width: Width, words: &[u8], planes: &mut [u8]) {
 pub(super) fn merge(width: Width, planes: &[u8], words: &mut [u8]) {
     let k = arch::kernels();
     match width {
+        Width::One => words.copy_from_slice(planes),
         Width::Two => (k.merge2)(planes, words),
         Width::Four => (k.merge4)(planes, words),
     }

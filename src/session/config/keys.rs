@@ -1,9 +1,7 @@
 //! The table of all keys: name, type, default and range. Parsing, messages and warnings come from it; a test compares
 //! docs/config.md with it.
 
-use super::{Basis, Policy, Ratio, RuntimeMode};
-use crate::gear::{Effort, Format};
-use crate::h2o::Aggregation;
+use super::{Ratio, RuntimeMode};
 use crate::json::{Brief, Json as Value};
 use crate::status::{Result, bail};
 use crate::store::{DEFAULT_QUEUE, MOST_WORKERS};
@@ -193,7 +191,8 @@ pub(super) struct Scope {
 
 macro_rules! keys {
     ($($key:ident: $kind:ident $(<$of:ty>)? ($($declared:tt)*);)*) => {
-        /// The value of every key.
+        /// The value of every key. Keys with one value are checked, and not read.
+        #[allow(dead_code)]
         pub(super) struct Values {
             $(pub $key: <$kind $(<$of>)? as KeyType>::Parsed,)*
         }
@@ -246,7 +245,6 @@ keys! {
     kv_memory_file: Text("");
     kv_memory_file_mb: Decimal<f64>(0.0, 0.0..=1e6);
     kv_memory_wait_us: Whole<u32>(2000, 0..=10_000_000);
-    kv_lossless: Switch(false);
 
     kv_quant: OneOf<bool>(&[("off", false), ("k8v4", true)]);
     kv_quant_layer_start: Whole<u32>(0, 0..=LAYERS);
@@ -255,8 +253,8 @@ keys! {
     kv_h2o_enable: Switch(false);
     kv_h2o_layer_start: Whole<u32>(2, 0..=LAYERS);
     kv_h2o_layer_end: Whole<i32>(-1, -1..=LAYERS as i32);
-    kv_h2o_policy: OneOf<Policy>(&[("keydiff", Policy::KeyDiff), ("mass", Policy::Mass)]);
-    kv_h2o_block_tokens: Whole<u32>(0, 0..=65_536);
+    kv_h2o_policy: OneOf<()>(&[("mass", ())]);
+    kv_h2o_block_tokens: Whole<u32>(64, 1..=65_536);
     kv_h2o_sink_tokens: Whole<u32>(32, 0..=TOKENS);
     kv_h2o_recent_tokens: Whole<u32>(256, 0..=TOKENS);
     kv_h2o_target_mode: OneOf<fn(f32, f32) -> Ratio>(&[
@@ -265,15 +263,9 @@ keys! {
     ]);
     kv_h2o_target_keep_ratio: Decimal<f32>(0.5, 0.0..=1.0);
     kv_h2o_target_lossy_ratio: Decimal<f32>(3.5, 1.0..=1e6);
-    kv_h2o_target_basis: OneOf<Basis>(&[("logical", Basis::Logical), ("physical", Basis::Physical)]);
     kv_h2o_max_tokens: Whole<u32>(0, 0..=TOKENS);
     kv_h2o_trigger_min_tokens: Whole<u32>(512, 0..=TOKENS);
     kv_h2o_update_interval: Whole<u32>(16, 1..=TOKENS);
-    kv_h2o_aggregation: OneOf<fn(f32) -> Aggregation>(&[
-        ("ema", |alpha| Aggregation::Ema { alpha }),
-        ("sum", |_| Aggregation::Sum),
-        ("norm_sum", |_| Aggregation::NormSum),
-    ]);
     kv_h2o_ema_alpha: Decimal<f32>(0.9, 0.0..=1.0);
     kv_h2o_prefill_queries: Whole<i32>(0, -1..=i32::MAX);
     kv_h2o_evict_unscored: Switch(false);
@@ -289,21 +281,17 @@ keys! {
     ]);
     kv_lossless_front_n: Whole<u32>(2, 0..=LAYERS);
     kv_lossless_codec: OneOf<bool>(&[("gear_delta", true), ("none", false)]);
-    kv_lossless_codec_runtime: OneOf<Option<Format>>(&[
-        ("auto", None),
-        ("fp16_gear_predictive_v3", None),
-        ("gear_delta", None),
-        ("gear_lanes", Some(Format::Lanes)),
-        ("gear_v1", Some(Format::V1)),
-        ("gear_v2", Some(Format::V2)),
+    kv_lossless_codec_runtime: OneOf<()>(&[
+        ("fp16_gear_predictive_v3", ()),
+        ("gear_delta", ()),
+        ("auto", ()),
     ]);
-    kv_lossless_effort: Whole<i32>(0, 0..=Effort::MAX.get().into());
     kv_lossless_runtime_mode: OneOf<RuntimeMode>(&[
         ("probe", RuntimeMode::Probe),
         ("full", RuntimeMode::Full),
         ("store", RuntimeMode::Store),
     ]);
-    kv_lossless_block_tokens: Whole<u32>(256, 1..=65_536);
+    kv_lossless_block_tokens: Whole<u32>(128, 1..=65_536);
     kv_lossless_hot_sink_tokens: Whole<u32>(16, 0..=TOKENS);
     kv_lossless_hot_recent_tokens: Whole<u32>(256, 0..=TOKENS);
     kv_lossless_store_bootstrap_tokens: Whole<u32>(32, 0..=TOKENS);
@@ -312,6 +300,5 @@ keys! {
     kv_lossless_max_queue: Whole<u32>(DEFAULT_QUEUE, 1..=65_536);
     kv_lossless_decode_cache_blocks: Whole<u32>(64, 0..=65_536);
     kv_lossless_decode_cache_bytes: Whole<u64>(0, 0..=BYTES);
-    kv_lossless_pending_bytes: Whole<u64>(0, 0..=BYTES);
     kv_lossless_strict_roundtrip_check: Switch(false);
 }

@@ -28,9 +28,6 @@ impl Display for Bounded<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Bounded(memory, bytes, holds, is_missing) = self;
         let budget = *bytes as f64 / 1e6;
-        if memory.lossless {
-            return write!(f, "{budget} MB, as far as tokens that are compressed bit for bit hold it");
-        }
         if let Some(holds) = holds.filter(|holds| holds.raw_tokens == holds.quantised_tokens) {
             let most = Grouped(holds.raw_tokens);
             return write!(f, "{budget} MB, as far as raw tokens hold it, {most}: such K and V have no 8 and 4 bits");
@@ -180,19 +177,19 @@ mod tests {
             r#""kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store""#;
         let cases = [
             ("{}".into(), "all layers keep all tokens"),
-            // 32 + 256 tokens and a rest of a block of 8 are protected: ceil(1016 / 3.5) = 291 of 1,016 stay.
+            // The blocks of 64 with the first 32 and the last 256 tokens are protected, 320 of 1,152: ceil(1152 / 3.5) = 330 stay.
             (
                 format!("{{{evicts}}}"),
-                "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all",
+                "layers 2 to 29: one token in 3.5 stays, from 1,152 tokens on; layers 0 and 1 keep all",
             ),
-            // Of 584 tokens 292 stay, of which 288 are protected; up to 583 no more stay than are.
+            // Of 704 tokens 352 stay, of which 320 are protected; up to 703 no more stay than are.
             (
                 format!(r#"{{{evicts}, "kv_h2o_target_lossy_ratio": 2}}"#),
-                "layers 2 to 29: one token in 2 stays, from 584 tokens on; layers 0 and 1 keep all",
+                "layers 2 to 29: one token in 2 stays, from 704 tokens on; layers 0 and 1 keep all",
             ),
             (
                 format!(r#"{{{evicts}, "kv_h2o_layer_start": 1, "kv_h2o_layer_end": 28, "kv_h2o_max_tokens": 2048}}"#),
-                "layers 1 to 28: one token in 3.5 stays, from 1,016 tokens on, and at most 2,048; layer 0 keeps all; \
+                "layers 1 to 28: one token in 3.5 stays, from 1,152 tokens on, and at most 2,048; layer 0 keeps all; \
                  layer 29 keeps all",
             ),
             (
@@ -206,12 +203,12 @@ mod tests {
             (format!("{{{stores}}}"), "all layers keep all tokens; layers 0 and 1: cold tokens are stored compressed"),
             (
                 format!(r#"{{{evicts}, {stores}, "kv_lossless_scope": "front_n_and_h2o_kept"}}"#),
-                "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all; \
+                "layers 2 to 29: one token in 3.5 stays, from 1,152 tokens on; layers 0 and 1 keep all; \
                  all layers: cold tokens are stored compressed",
             ),
             (
                 format!(r#"{{{evicts}, {stores}, "kv_lossless_scope": "h2o_kept"}}"#),
-                "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all; \
+                "layers 2 to 29: one token in 3.5 stays, from 1,152 tokens on; layers 0 and 1 keep all; \
                  layers 2 to 29: cold tokens are stored compressed",
             ),
             (

@@ -71,8 +71,8 @@ fn errors_have_the_value_and_the_range() {
     let long = json!({ "kv_h2o_target_mode": "é".repeat(100_000) }).to_string();
     let shortened = format!("kv_h2o_target_mode is \"{}...\"; \"adaptive\" or \"static\" expected", "é".repeat(60));
     for (config, message) in [
-        (r#"{"kv_h2o_block_tokens": -1}"#, "kv_h2o_block_tokens is -1; a whole number from 0 to 65536 expected"),
-        (r#"{"kv_h2o_block_tokens": 16.5}"#, "kv_h2o_block_tokens is 16.5; a whole number from 0 to 65536 expected"),
+        (r#"{"kv_h2o_block_tokens": -1}"#, "kv_h2o_block_tokens is -1; a whole number from 1 to 65536 expected"),
+        (r#"{"kv_h2o_block_tokens": 16.5}"#, "kv_h2o_block_tokens is 16.5; a whole number from 1 to 65536 expected"),
         (r#"{"kv_h2o_ema_alpha": "0.9"}"#, r#"kv_h2o_ema_alpha is "0.9"; a number from 0 to 1 expected"#),
         (r#"{"kv_h2o_enable": [1,2]}"#, "kv_h2o_enable is an array of 2; true or false expected"),
         (
@@ -117,7 +117,7 @@ fn defaults_hold_where_the_config_has_no_key() {
             "kv_h2o_other": 3, "kv_lossless_front_n": 3}"#,
     );
     let rules = config.eviction.unwrap();
-    assert_eq!((rules.sink_tokens, rules.recent_tokens, rules.block_tokens), (5, 9, 8));
+    assert_eq!((rules.sink_tokens, rules.recent_tokens, rules.block_tokens), (5, 9, 64));
     assert_eq!(
         without_outlook(warnings),
         ["kv_h2o_unknown is not a key of this version", "defaults_json: kv_h2o_other is not a key of this version"],
@@ -169,16 +169,14 @@ fn the_defaults_when_switched_on() {
     let h2o = EvictionRules {
         first_layer: 2,
         end_layer: LAYERS,
-        block_tokens: 8,
+        block_tokens: 64,
         sink_tokens: 32,
         recent_tokens: 256,
         ratio: Ratio::Lossy(3.5),
-        basis: Basis::Logical,
         max_tokens: None,
         trigger_min_tokens: 512,
         update_interval: 16,
-        policy: Policy::KeyDiff,
-        aggregation: Aggregation::Ema { alpha: 0.9 },
+        ema_alpha: 0.9,
         prefill_queries: 0,
         evict_unscored: false,
         log_stats: false,
@@ -187,18 +185,15 @@ fn the_defaults_when_switched_on() {
         front_layers: 2,
         kept_layers: false,
         mode: RuntimeMode::Probe,
-        block_tokens: 256,
+        block_tokens: 128,
         hot_sink_tokens: 16,
         hot_recent_tokens: 256,
         bootstrap_tokens: 32,
         grouped_step_tokens: 256,
-        format: Format::fastest(),
-        effort: Effort::DEFAULT,
         workers: None,
         max_queue: 256,
         decode_cache_blocks: 64,
         decode_cache_bytes: 0,
-        pending_bytes: 0,
         strict_roundtrip: false,
     };
     assert_eq!(
@@ -212,20 +207,20 @@ fn every_key_reaches_its_field() {
     let (config, warnings) = parse(on(json!({
         "kv_h2o_layer_start": 3, "kv_h2o_layer_end": 30, "kv_h2o_policy": "mass", "kv_h2o_block_tokens": 32,
         "kv_h2o_sink_tokens": 5, "kv_h2o_recent_tokens": 100, "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.25,
-        "kv_h2o_target_lossy_ratio": 9, "kv_h2o_target_basis": "physical", "kv_h2o_max_tokens": 2000,
-        "kv_h2o_trigger_min_tokens": 700, "kv_h2o_update_interval": 8, "kv_h2o_aggregation": "norm_sum",
+        "kv_h2o_target_lossy_ratio": 9, "kv_h2o_max_tokens": 2000,
+        "kv_h2o_trigger_min_tokens": 700, "kv_h2o_update_interval": 8,
         "kv_h2o_ema_alpha": 0.5, "kv_h2o_prefill_queries": 64, "kv_h2o_evict_unscored": true,
         "kv_h2o_log_stats": true,
         "kv_lossless_scope": "front_n_and_h2o_kept", "kv_lossless_front_n": 3, "kv_lossless_codec": "gear_delta",
-        "kv_lossless_codec_runtime": "gear_v1", "kv_lossless_effort": 9, "kv_lossless_runtime_mode": "store",
+        "kv_lossless_codec_runtime": "gear_delta", "kv_lossless_runtime_mode": "store",
         "kv_lossless_block_tokens": 256, "kv_lossless_hot_sink_tokens": 17, "kv_lossless_hot_recent_tokens": 300,
         "kv_lossless_store_bootstrap_tokens": 33, "kv_lossless_store_grouped_step_tokens": 512,
         "kv_lossless_async_threads": 2, "kv_lossless_max_queue": 128, "kv_lossless_decode_cache_blocks": 7,
-        "kv_lossless_decode_cache_bytes": 1_u64 << 33, "kv_lossless_pending_bytes": 1_u64 << 34,
+        "kv_lossless_decode_cache_bytes": 1_u64 << 33,
         "kv_lossless_strict_roundtrip_check": true,
     })))
     .unwrap();
-    assert_eq!(warnings.len(), 2, "a ratio and a weight are not used: {warnings:?}");
+    assert_eq!(warnings.len(), 1, "a ratio is not used: {warnings:?}");
     let h2o = EvictionRules {
         first_layer: 3,
         end_layer: 31,
@@ -233,12 +228,10 @@ fn every_key_reaches_its_field() {
         sink_tokens: 5,
         recent_tokens: 100,
         ratio: Ratio::Keep(0.25),
-        basis: Basis::Physical,
         max_tokens: Some(2000),
         trigger_min_tokens: 700,
         update_interval: 8,
-        policy: Policy::Mass,
-        aggregation: Aggregation::NormSum,
+        ema_alpha: 0.5,
         prefill_queries: 64,
         evict_unscored: true,
         log_stats: true,
@@ -252,13 +245,10 @@ fn every_key_reaches_its_field() {
         hot_recent_tokens: 300,
         bootstrap_tokens: 33,
         grouped_step_tokens: 512,
-        format: Format::V1,
-        effort: Effort::MAX,
         workers: Some(2),
         max_queue: 128,
         decode_cache_blocks: 7,
         decode_cache_bytes: 1 << 33,
-        pending_bytes: 1 << 34,
         strict_roundtrip: true,
     };
     assert_eq!(
@@ -280,9 +270,6 @@ fn whole_numbers_may_have_an_empty_fraction() {
 
 #[test]
 fn numbers_with_a_meaning_of_their_own() {
-    for (policy, given, tokens) in [("mass", 0, 64), ("keydiff", 0, 8), ("keydiff", 5, 5)] {
-        assert_eq!(h2o(json!({"kv_h2o_policy": policy, "kv_h2o_block_tokens": given})).block_tokens, tokens);
-    }
     assert_eq!(h2o(json!({"kv_h2o_policy": "mass", "kv_h2o_prefill_queries": -1})).prefill_queries, usize::MAX);
     assert_eq!(h2o(json!({"kv_h2o_max_tokens": 0})).max_tokens, None);
     assert_eq!(h2o(json!({"kv_h2o_layer_end": -1})).end_layer, LAYERS);
@@ -296,23 +283,8 @@ fn names_and_what_they_stand_for() {
             json!({"kv_h2o_target_mode": name, "kv_h2o_target_keep_ratio": 0.75, "kv_h2o_target_lossy_ratio": 4});
         assert_eq!(warned_h2o(keys).ratio, ratio);
     }
-    for (name, policy) in [("mass", Policy::Mass), ("keydiff", Policy::KeyDiff)] {
-        assert_eq!(h2o(json!({ "kv_h2o_policy": name })).policy, policy);
-    }
-    for (name, aggregation) in
-        [("ema", Aggregation::Ema { alpha: 0.5 }), ("sum", Aggregation::Sum), ("norm_sum", Aggregation::NormSum)]
-    {
-        assert_eq!(warned_h2o(json!({"kv_h2o_aggregation": name, "kv_h2o_ema_alpha": 0.5})).aggregation, aggregation);
-    }
-    for (name, format) in [
-        ("auto", Format::fastest()),
-        ("fp16_gear_predictive_v3", Format::fastest()),
-        ("gear_delta", Format::fastest()),
-        ("gear_lanes", Format::Lanes),
-        ("gear_v1", Format::V1),
-        ("gear_v2", Format::V2),
-    ] {
-        assert_eq!(lossless(json!({"kv_lossless_codec_runtime": name})).format, format);
+    for name in ["auto", "fp16_gear_predictive_v3", "gear_delta"] {
+        assert_eq!(lossless(json!({ "kv_lossless_codec_runtime": name })), lossless(json!({})));
     }
     for (name, mode) in [("probe", RuntimeMode::Probe), ("full", RuntimeMode::Full), ("store", RuntimeMode::Store)] {
         assert_eq!(lossless(json!({"kv_lossless_runtime_mode": name})).mode, mode);
@@ -380,12 +352,12 @@ fn an_end_below_the_start_is_refused_even_while_off() {
 
 #[test]
 fn a_limit_has_room_for_what_is_protected() {
-    // 32 + 256 + 3 * 8 + 16
-    assert_eq!(h2o(json!({"kv_h2o_max_tokens": 328})).max_tokens, Some(328));
+    // 32 + 256 + 3 * 64 + 16
+    assert_eq!(h2o(json!({"kv_h2o_max_tokens": 496})).max_tokens, Some(496));
     for enable in [true, false] {
-        let error = refused(json!({"kv_h2o_enable": enable, "kv_h2o_max_tokens": 327}).to_string().as_bytes());
+        let error = refused(json!({"kv_h2o_enable": enable, "kv_h2o_max_tokens": 495}).to_string().as_bytes());
         assert!(
-            error.message().starts_with("kv_h2o_max_tokens is 327; ") && error.message().contains("328"),
+            error.message().starts_with("kv_h2o_max_tokens is 495; ") && error.message().contains("496"),
             "{error}"
         );
     }
@@ -421,18 +393,13 @@ fn keys_that_have_no_effect_are_named_with_what_would_make_them_count() {
             "kv_h2o_target_mode must be \"adaptive\"",
         ),
         (
-            json!({"kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_aggregation": "sum", "kv_h2o_ema_alpha": 0.5}),
-            "kv_h2o_ema_alpha has",
-            "kv_h2o_aggregation must be \"ema\"",
-        ),
-        (
             on(json!({"kv_lossless_predictors_k": "raw", "kv_lossless_store_disable_front": true})),
             "kv_lossless_predictors_k and 1 more",
             "have no effect in this version",
         ),
         (
-            on(json!({"kv_lossless_async_threads": 0, "kv_lossless_pending_bytes": 9, "kv_lossless_max_queue": 5})),
-            "kv_lossless_max_queue and 1 more",
+            on(json!({"kv_lossless_async_threads": 0, "kv_lossless_max_queue": 5})),
+            "kv_lossless_max_queue has",
             "kv_lossless_async_threads must not be 0",
         ),
         (
@@ -468,10 +435,10 @@ fn the_length_of_the_first_eviction_is_said_where_a_given_trigger_is_another() {
         (json!({}), None),
         (
             json!({"kv_h2o_trigger_min_tokens": 512}),
-            Some("kv_h2o_trigger_min_tokens is 512 and the first eviction can come at 1016 tokens"),
+            Some("kv_h2o_trigger_min_tokens is 512 and the first eviction can come at 1152 tokens"),
         ),
-        (json!({"kv_h2o_trigger_min_tokens": 1016}), None),
-        (json!({"kv_h2o_trigger_min_tokens": 1015}), None),
+        (json!({"kv_h2o_trigger_min_tokens": 1152}), None),
+        (json!({"kv_h2o_trigger_min_tokens": 1151}), None),
         (json!({"kv_h2o_trigger_min_tokens": 4000}), None),
         (
             json!({"kv_h2o_target_lossy_ratio": 1}),
@@ -522,9 +489,6 @@ fn keys_of_adapters_are_no_misspelled_keys_of_ours() {
         "kv_library",
         "kv_metrics",
         "kv_required",
-        "kv_rope_theta",
-        "kv_rope_dims",
-        "kv_rope_pairing",
         "kv_park",
         "kv_save",
         "kv_load",
@@ -546,11 +510,10 @@ fn unknown_keys_of_ours_are_warned_about() {
     for (key, warning) in [
         ("kv_h2o_recnt_tokens", "kv_h2o_recnt_tokens is not a key of this version; did you mean kv_h2o_recent_tokens?"),
         ("kv_lossless_frontn", "kv_lossless_frontn is not a key of this version; did you mean kv_lossless_front_n?"),
-        ("kv_lossless_efforts", "kv_lossless_efforts is not a key of this version; did you mean kv_lossless_effort?"),
+        ("kv_lossless_scopes", "kv_lossless_scopes is not a key of this version; did you mean kv_lossless_scope?"),
         ("kv_lossless_zstd_level", "kv_lossless_zstd_level is not a key of this version"),
         ("kv_memroy_mb", "kv_memroy_mb is not a key of this version; did you mean kv_memory_mb?"),
         ("kv_qaunt", "kv_qaunt is not a key of this version; did you mean kv_quant?"),
-        ("kv_lossles", "kv_lossles is not a key of this version; did you mean kv_lossless?"),
         ("kv_h20_enabel", "kv_h20_enabel is not a key of this version; did you mean kv_h2o_enable?"),
         ("kv_h2o_", "kv_h2o_ is not a key of this version"),
         ("kv_h2o_\u{1b}[2J", r"kv_h2o_\u{1b}[2J is not a key of this version"),

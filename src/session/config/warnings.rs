@@ -1,8 +1,7 @@
 //! Warnings about a config that is no error.
 
 use super::keys::{NAMES, RETIRED, Values, name, shorten};
-use super::{EvictionRules, Policy, Ratio};
-use crate::h2o::Aggregation;
+use super::{EvictionRules, Ratio};
 use crate::status::Result;
 use crate::sys::memory;
 use std::fmt;
@@ -31,32 +30,12 @@ const IDLE: &[Idle] = &[
         needs: "kv_quant must be \"k8v4\", and a budget is one of all layers",
     },
     Idle {
-        keys: is_without_budget,
-        idle: |values, _| is_bounded_lossless(values),
-        needs: "kv_lossless must not be true, which stores cold tokens of all layers",
-    },
-    Idle {
         keys: |key| key.starts_with(MEMORY) && ![name::kv_memory_mb, name::kv_memory_bytes].contains(&key),
         idle: |values, has| {
             let is_given = has(name::kv_memory_mb) || has(name::kv_memory_bytes);
             super::budget_bytes(values).is_none() && (!is_given || !values.kv_memory_file.is_empty())
         },
         needs: "kv_memory_mb or kv_memory_bytes must be above 0",
-    },
-    Idle {
-        keys: |key| key == name::kv_lossless,
-        idle: |values, _| values.kv_lossless && super::budget_bytes(values).is_none(),
-        needs: "kv_memory_mb or kv_memory_bytes must be above 0",
-    },
-    Idle {
-        keys: |key| key == name::kv_lossless,
-        idle: |values, _| is_bounded_lossless(values) && !values.kv_lossless_codec,
-        needs: "kv_lossless_codec must not be \"none\"",
-    },
-    Idle {
-        keys: |key| [name::kv_memory_file, name::kv_quant_sink_tokens].contains(&key),
-        idle: |values, _| is_bounded_lossless(values),
-        needs: "kv_lossless must not be true",
     },
     Idle {
         keys: |key| [name::kv_memory_file_mb, name::kv_memory_wait_us].contains(&key),
@@ -70,18 +49,8 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         keys: |key| key.starts_with(LOSSLESS) && key != name::kv_lossless_enable,
-        idle: |values, has| !has(name::kv_lossless_enable) && super::budget_bytes(values).is_none(),
+        idle: |_, has| !has(name::kv_lossless_enable),
         needs: "kv_lossless_enable must be true",
-    },
-    Idle {
-        keys: |key| key.starts_with(LOSSLESS) && key != name::kv_lossless_enable && !is_without_budget(key),
-        idle: |values, has| !has(name::kv_lossless_enable) && has_lossy_budget(values),
-        needs: "kv_lossless must be true",
-    },
-    Idle {
-        keys: is_without_budget,
-        idle: |values, has| !has(name::kv_lossless_enable) && has_lossy_budget(values),
-        needs: "kv_memory_mb and kv_memory_bytes must not be given",
     },
     Idle {
         keys: |key| key == name::kv_h2o_target_keep_ratio,
@@ -94,25 +63,7 @@ const IDLE: &[Idle] = &[
         needs: "kv_h2o_target_mode must be \"adaptive\"",
     },
     Idle {
-        keys: |key| key == name::kv_h2o_ema_alpha,
-        idle: |values, _| values.kv_h2o_enable && !matches!((values.kv_h2o_aggregation)(0.0), Aggregation::Ema { .. }),
-        needs: "kv_h2o_aggregation must be \"ema\"",
-    },
-    Idle {
-        keys: |key| {
-            [
-                name::kv_h2o_aggregation,
-                name::kv_h2o_ema_alpha,
-                name::kv_h2o_prefill_queries,
-                name::kv_h2o_evict_unscored,
-            ]
-            .contains(&key)
-        },
-        idle: |values, _| values.kv_h2o_enable && values.kv_h2o_policy != Policy::Mass,
-        needs: "kv_h2o_policy must be \"mass\"",
-    },
-    Idle {
-        keys: |key| [name::kv_lossless_pending_bytes, name::kv_lossless_max_queue].contains(&key),
+        keys: |key| key == name::kv_lossless_max_queue,
         idle: |values, _| compresses(values) && values.kv_lossless_async_threads == 0,
         needs: "kv_lossless_async_threads must not be 0",
     },
@@ -127,26 +78,6 @@ const H2O: &str = "kv_h2o_";
 const LOSSLESS: &str = "kv_lossless_";
 const QUANT: &str = "kv_quant";
 const MEMORY: &str = "kv_memory_";
-
-/// A budget compresses the tokens of all layers bit for bit.
-fn is_bounded_lossless(values: &Values) -> bool {
-    values.kv_lossless && super::budget_bytes(values).is_some()
-}
-
-fn has_lossy_budget(values: &Values) -> bool {
-    !values.kv_lossless && super::budget_bytes(values).is_some()
-}
-
-/// Keys of compression that a budget decides itself.
-fn is_without_budget(key: &str) -> bool {
-    [
-        name::kv_lossless_runtime_enable,
-        name::kv_lossless_runtime_mode,
-        name::kv_lossless_scope,
-        name::kv_lossless_front_n,
-    ]
-    .contains(&key)
-}
 
 fn compresses(values: &Values) -> bool {
     values.kv_lossless_enable && values.kv_lossless_runtime_enable
@@ -328,8 +259,8 @@ mod tests {
     #[test]
     fn a_key_far_from_all_others_gets_no_hint() {
         assert_eq!(similar("kv_h2o_recnt_tokens", 3), Some("kv_h2o_recent_tokens"));
-        assert_eq!(similar("kv_lossless_efort", 3), Some("kv_lossless_effort"));
-        assert_eq!(similar("kv_lossless_effrot", 1), Some("kv_lossless_effort"));
+        assert_eq!(similar("kv_lossless_scpe", 3), Some("kv_lossless_scope"));
+        assert_eq!(similar("kv_lossless_socpe", 1), Some("kv_lossless_scope"));
         assert_eq!(similar("kv_h2o_", 3), None);
         assert_eq!(similar(&"kv_h2o_enable".repeat(100_000), 3), None);
     }

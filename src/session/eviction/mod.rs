@@ -8,23 +8,20 @@ mod attention;
 mod clock;
 mod compaction;
 mod positions;
-mod reading;
 mod saved;
-mod scores;
 mod target;
 
-use super::config::{Basis, Config, EvictionRules, Policy};
+use super::config::{Config, EvictionRules};
 use super::lanes::{self, AllLanes, Wanted};
 use super::layer::CacheLengths;
 use super::pins::Pins;
-use crate::h2o::{self, InverseRope, NewTokens, ScoredStep};
-use crate::layout::{Cache, CacheRef, Kind, Pair};
+use crate::h2o::{self, BlockScores, ScoredStep};
+use crate::layout::{Cache, Kind, Pair};
 use crate::status::{Result, bail};
 use crate::store::Store;
 use clock::{Clock, Tick};
 use positions::PositionMap;
 pub(super) use saved::{Loaded, SavedEviction};
-use scores::Scores;
 use std::time::Instant;
 use target::PlanInput;
 
@@ -79,18 +76,10 @@ pub(super) struct ClosingStep {
 /// The rules and the scores of a layer that tokens are evicted from.
 struct Ranking {
     rules: EvictionRules,
-    scores: Scores,
+    scores: BlockScores,
 }
 
 impl Ranking {
-    /// The length that the trigger and the ratio are of.
-    fn basis(&self, lengths: CacheLengths) -> u32 {
-        match self.rules.basis {
-            Basis::Logical => lengths.logical,
-            Basis::Physical => lengths.physical,
-        }
-    }
-
     /// Tokens at the end that no scored row has seen and that must therefore stay.
     fn unscored(&self) -> u32 {
         if self.rules.evict_unscored { 0 } else { self.scores.unscored() }
@@ -102,13 +91,9 @@ pub(super) struct Eviction {
     number: u32,
     ranking: Option<Ranking>,
     positions: PositionMap,
-    /// The rotation of keys, where the host has given it.
-    turn: Option<InverseRope>,
     clock: Clock,
     /// The tokens that the next begin leaves, as (offset, length); ascending.
     plan: Option<Vec<Pair>>,
-    /// The next begin plans first: an edit dropped the plan of a layer whose tokens were not read yet.
-    owes_plan: bool,
     /// As of the last step; see [`ClosingStep`].
     keeps_first: bool,
     shares: Option<Shares>,
@@ -120,12 +105,11 @@ impl Eviction {
         let rules = config.eviction_of(number);
         Eviction {
             number,
-            ranking: rules.map(|rules| Ranking { rules, scores: Scores::new(&rules) }),
+            ranking: rules
+                .map(|rules| Ranking { rules, scores: BlockScores::new(rules.ema_alpha, rules.block_tokens) }),
             positions: PositionMap::default(),
-            turn: None,
             clock: Clock::default(),
             plan: None,
-            owes_plan: false,
             keeps_first: false,
             shares: None,
             counts: EvictionCounts::default(),
@@ -140,18 +124,8 @@ impl Eviction {
     /// How the attention of the next step is summed; `None` where nothing is scored.
     pub(super) fn wanted(&self, lengths: CacheLengths) -> Option<Wanted> {
         let (rules, empty) = (self.rules()?, lengths.logical == 0);
-        match rules.policy {
-            Policy::Mass => {
-                let (block_tokens, prompt_rows) = (rules.block_tokens as usize, rules.prefill_queries);
-                Some(Wanted { block_tokens, prompt_rows, empty })
-            }
-            Policy::KeyDiff => None,
-        }
-    }
-
-    /// Sets the rotation of the keys of tokens to come.
-    pub(super) fn set_turn(&mut self, turn: Option<InverseRope>) {
-        self.turn = turn;
+        let (block_tokens, prompt_rows) = (rules.block_tokens as usize, rules.prefill_queries);
+        Some(Wanted { block_tokens, prompt_rows, empty })
     }
 
     /// The logical positions of the cache in physical order, as runs.
@@ -172,27 +146,13 @@ impl Eviction {
         self.counts.released_bytes > 0
     }
 
-    /// Whether the next [`Eviction::begin`] evicts.
-    pub(super) fn has_plan(&self) -> bool {
-        self.plan.is_some() || self.owes_plan
-    }
-
-    /// Reads tokens of a chat file that have no numbers yet, and applies the plan; returns the lengths afterwards. On an
-    /// error nothing has changed.
+    /// Applies the plan; returns the lengths afterwards. On an error nothing has changed.
     pub(super) fn begin(
         &mut self,
         cache: &mut Cache<'_>,
         store: &mut Store,
         before: CacheLengths,
-        pins: &Pins,
     ) -> Result<CacheLengths> {
-        if self.is_unread() {
-            let new = self.prepare(&cache.as_ref(), before, before.physical)?;
-            self.take_new(new, before.physical);
-            if std::mem::take(&mut self.owes_plan) {
-                self.plan_if_due(before, pins);
-            }
-        }
         let Some(plan) = self.plan.take() else { return Ok(before) };
         let start = Instant::now();
         let positions = self.positions.evicted(&plan);
@@ -242,7 +202,6 @@ impl Eviction {
         lanes: &AllLanes<'_>,
         step: &ClosingStep,
         before: CacheLengths,
-        cache: &CacheRef<'_>,
         pins: &Pins,
     ) -> Result<CacheLengths> {
         let start = Instant::now();
@@ -255,19 +214,20 @@ impl Eviction {
             _ => None,
         };
         self.positions.reserve()?;
-        let new = self.prepare(cache, before, after.physical)?;
+        if let Some(ranking) = &mut self.ranking {
+            ranking.scores.grow(after.physical)?;
+        }
         self.positions.append(before.logical, added)?;
 
         // Nothing below fails.
         self.keeps_first = keeps_first;
         self.clock.see(added, before.logical == 0);
-        self.take_new(new, after.physical);
         if let Some(ranking) = &mut self.ranking {
             if let Some(gathered) = &attention {
                 let step = ScoredStep { masses: &gathered.masses, heads, rows: gathered.rows };
-                ranking.scores.fold(&step, added);
+                ranking.scores.fold(&step);
             }
-            let scored = attention.is_some() || ranking.rules.policy == Policy::KeyDiff;
+            let scored = attention.is_some();
             self.counts.scored_steps += u64::from(scored);
             self.counts.score_ns += start.elapsed().as_nanos() as u64;
             let tick = match queries {
@@ -278,21 +238,6 @@ impl Eviction {
             self.tick(tick, after, pins);
         }
         Ok(after)
-    }
-
-    /// Makes room for the scores of a cache that has `kv_len` tokens now, `before` of them since begin, and reads new ones.
-    fn prepare(&mut self, cache: &CacheRef<'_>, before: CacheLengths, kv_len: u32) -> Result<Option<NewTokens>> {
-        let (positions, turn) = (&self.positions, self.turn.as_ref());
-        let Some(ranking) = &mut self.ranking else { return Ok(None) };
-        let position = |at| logical(positions.runs(), at).unwrap_or_else(|| before.logical + (at - before.physical));
-        ranking.scores.prepare(kv_len, |scores| reading::read(scores, cache, kv_len, turn, position))
-    }
-
-    /// Takes what [`Eviction::prepare`] returned. Cannot fail.
-    fn take_new(&mut self, new: Option<NewTokens>, kv_len: u32) {
-        if let Some(ranking) = &mut self.ranking {
-            ranking.scores.take(new, kv_len);
-        }
     }
 
     /// Leaves only the tokens at these logical positions, and counts logical positions anew over them, as `pins` already
@@ -331,21 +276,12 @@ impl Eviction {
     pub(super) fn plan_anew(&mut self, lengths: CacheLengths, pins: &Pins) {
         if self.plan.take().is_some() {
             self.counts.stale_plans += 1;
-            // A loaded layer is ranked when the next begin has its tokens.
-            self.owes_plan = self.is_unread();
-            if !self.owes_plan {
-                self.plan_if_due(lengths, pins);
-            }
+            self.plan_if_due(lengths, pins);
         }
     }
 
-    /// Whether the scores are those of a loaded layer whose tokens were not read yet.
-    fn is_unread(&self) -> bool {
-        self.ranking.as_ref().is_some_and(|ranking| ranking.scores.is_loaded())
-    }
-
     fn plan_if_due(&mut self, lengths: CacheLengths, pins: &Pins) {
-        let due = |ranking: &Ranking| ranking.basis(lengths) >= ranking.rules.trigger_min_tokens;
+        let due = |ranking: &Ranking| lengths.logical >= ranking.rules.trigger_min_tokens;
         if self.ranking.as_ref().is_some_and(due) || self.is_near_limit(lengths) {
             self.try_plan(lengths, pins);
         }
@@ -355,7 +291,7 @@ impl Eviction {
     pub(super) fn reset(&mut self) {
         self.positions.clear();
         self.ranking.iter_mut().for_each(|ranking| ranking.scores.clear());
-        (self.plan, self.owes_plan) = (None, false);
+        self.plan = None;
         self.clock = Clock::default();
     }
 
@@ -384,7 +320,7 @@ impl Eviction {
         let rules = &ranking.rules;
         let due = self.clock.tick(tick, rules.update_interval);
         self.counts.over_steps += u64::from(rules.is_over(lengths.physical, 0));
-        if (due && ranking.basis(lengths) >= rules.trigger_min_tokens) || self.is_near_limit(lengths) {
+        if (due && lengths.logical >= rules.trigger_min_tokens) || self.is_near_limit(lengths) {
             self.try_plan(lengths, pins);
         }
     }
@@ -403,7 +339,7 @@ impl Eviction {
     fn make_plan(&mut self, lengths: CacheLengths, pins: &Pins) -> Result<()> {
         let Some(ranking) = &self.ranking else { return Ok(()) };
         let start = Instant::now();
-        let (length, physical) = (ranking.basis(lengths), lengths.physical);
+        let (length, physical) = (lengths.logical, lengths.physical);
         let unscored = ranking.unscored();
         if physical > 0 && unscored == physical {
             self.clock.planned();
@@ -415,7 +351,7 @@ impl Eviction {
         let pinned = &self.positions.find(pins.runs())?;
         let input = PlanInput { length, physical, unscored, over, usual: self.clock.usual_step(), least_sink, pinned };
         let config = ranking.rules.plan_config(&input)?;
-        let plan = h2o::plan_pinned(&ranking.scores.ranking(ranking.rules.block_tokens)?, physical, &config, pinned)?;
+        let plan = h2o::plan_pinned(&ranking.scores.ranking()?, physical, &config, pinned)?;
         let share = physical as f32 / length.max(1) as f32;
         self.shares = Some(Shares {
             target: plan.target_keep_effective * share,
@@ -429,17 +365,6 @@ impl Eviction {
         self.counts.plan_ns += start.elapsed().as_nanos() as u64;
         Ok(())
     }
-}
-
-/// The logical position of a physical one; `None` behind the last.
-fn logical(runs: &[Pair], mut at: u32) -> Option<u32> {
-    for [first, count] in runs.iter().map(|run| run.map(|number| number as u32)) {
-        match at.checked_sub(count) {
-            None => return Some(first + at),
-            Some(left) => at = left,
-        }
-    }
-    None
 }
 
 /// Tokens in the ranges.

@@ -2,10 +2,9 @@
 
 use super::clock::Clock;
 use super::positions::PositionMap;
-use super::scores::Scores;
-use super::{Eviction, tokens};
+use super::{Eviction, Ranking, tokens};
 use crate::bytes::{Reader, push_number};
-use crate::h2o::{Aggregation, SavedScores};
+use crate::h2o::{BlockScores, SavedScores};
 use crate::layout::{self, Pair};
 use crate::session::layer::CacheLengths;
 use crate::session::pins::Pins;
@@ -36,7 +35,7 @@ impl Eviction {
         for number in self.clock.numbers() {
             push_number(out, number.into())?;
         }
-        let scores = self.ranking.as_ref().and_then(|ranking| ranking.scores.saved()).transpose()?;
+        let scores = self.ranking.as_ref().map(|ranking| ranking.scores.saved()).transpose()?;
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let flags = flag(self.keeps_first, KEEPS_FIRST)
             | flag(self.plan.is_some(), HAS_PLAN)
@@ -69,7 +68,10 @@ impl Eviction {
             layout::check_pairs(plan, physical).map_err(|e| e.within("plan"))?;
         }
         let scores = match &self.ranking {
-            Some(ranking) => Some(Scores::loaded(&ranking.rules, scores, physical)?),
+            Some(Ranking { rules, .. }) => Some(match scores {
+                Some(saved) => BlockScores::with_saved(rules.ema_alpha, rules.block_tokens, &saved, physical)?,
+                None => BlockScores::unknown(rules.ema_alpha, rules.block_tokens, physical)?,
+            }),
             None => None,
         };
         Ok(Loaded { positions: PositionMap::of(positions), clock, keeps_first, plan, scores })
@@ -91,7 +93,7 @@ pub(in crate::session) struct Loaded {
     clock: Clock,
     keeps_first: bool,
     plan: Option<Vec<Pair>>,
-    scores: Option<Scores>,
+    scores: Option<BlockScores>,
 }
 
 impl SavedEviction {
@@ -152,40 +154,19 @@ fn read_pairs(reader: &mut Reader<'_>, what: &str) -> Result<Vec<Pair>> {
 }
 
 fn put_scores(out: &mut Vec<u8>, saved: &SavedScores) -> Result<()> {
-    let (code, alpha) = match saved.aggregation {
-        Aggregation::Ema { alpha } => (0, alpha),
-        Aggregation::Sum => (1, 0.0),
-        Aggregation::NormSum => (2, 0.0),
-    };
-    memory::push(out, code)?;
-    memory::extend(out, &alpha.to_le_bytes())?;
+    memory::extend(out, &saved.alpha.to_le_bytes())?;
     for number in [saved.block_tokens, saved.scored, saved.blocks.len() as u32] {
         push_number(out, number.into())?;
     }
-    let seen = if saved.aggregation == Aggregation::NormSum { 2 } else { 1 };
-    for numbers in &saved.blocks {
-        for number in &numbers[..seen] {
-            memory::extend(out, &number.to_le_bytes())?;
-        }
-    }
-    Ok(())
+    saved.blocks.iter().try_for_each(|score| memory::extend(out, &score.to_le_bytes()))
 }
 
 fn read_scores(reader: &mut Reader<'_>) -> Result<SavedScores> {
-    let (code, alpha) = (reader.byte("the aggregation")?, reader.take(4, "alpha")?);
-    let aggregation = match code {
-        0 => Aggregation::Ema { alpha: f32::from_le_bytes(*alpha.first_chunk().expect("four bytes")) },
-        1 => Aggregation::Sum,
-        2 => Aggregation::NormSum,
-        code => bail!(Unsupported, "aggregation {code}; 0 to 2 are known"),
-    };
+    let alpha = f32::from_le_bytes(reader.array("alpha")?);
     let (block_tokens, scored) = (reader.small("block_tokens")?, reader.small("scored tokens")?);
     let (count, mut blocks) = (reader.small("the number of blocks")?, Vec::new());
-    let number = |reader: &mut Reader<'_>| Ok(f64::from_bits(reader.u64("a score")?));
     for _ in 0..count {
-        let value = number(reader)?;
-        let seen = if code == 2 { number(reader)? } else { 0.0 };
-        memory::push(&mut blocks, [value, seen])?;
+        memory::push(&mut blocks, f64::from_bits(reader.u64("a score")?))?;
     }
-    Ok(SavedScores { aggregation, block_tokens, scored, blocks })
+    Ok(SavedScores { alpha, block_tokens, scored, blocks })
 }

@@ -100,8 +100,7 @@ impl EvictionRules {
 
 #[cfg(test)]
 mod tests {
-    use crate::h2o::Aggregation;
-    use crate::session::config::{Basis, EvictionRules, Policy, Ratio};
+    use crate::session::config::{EvictionRules, Ratio};
     use proptest::prelude::*;
 
     fn rules(block: u32, sink: u32, recent: u32, ratio: Ratio, trigger: u32, cap: Option<u32>) -> EvictionRules {
@@ -112,12 +111,10 @@ mod tests {
             sink_tokens: sink,
             recent_tokens: recent,
             ratio,
-            basis: Basis::Logical,
             max_tokens: cap,
             trigger_min_tokens: trigger,
             update_interval: 16,
-            policy: Policy::Mass,
-            aggregation: Aggregation::Sum,
+            ema_alpha: 0.9,
             prefill_queries: 0,
             evict_unscored: false,
             log_stats: false,

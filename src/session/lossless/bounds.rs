@@ -12,15 +12,11 @@ const LEAST_PENDING_BLOCKS: usize = 2;
 
 /// Bytes that may be under way, and bytes of decoded rows that may be kept. `raw_bytes` are those of all caches.
 pub(super) fn bounds(rules: &LosslessRules, raw_bytes: usize, token_bytes: usize) -> (usize, usize) {
-    let given = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let block = token_bytes * rules.block_tokens as usize;
-    let pending = match rules.pending_bytes {
-        0 => (raw_bytes / PENDING_SHARE).max(LEAST_PENDING).max(LEAST_PENDING_BLOCKS * block),
-        bytes => given(bytes),
-    };
+    let pending = (raw_bytes / PENDING_SHARE).max(LEAST_PENDING).max(LEAST_PENDING_BLOCKS * block);
     let decoded = match rules.decode_cache_bytes {
         0 => raw_bytes / DECODE_CACHE_SHARE,
-        bytes => given(bytes),
+        bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
     };
     (pending, decoded.min(block.saturating_mul(rules.decode_cache_blocks as usize)))
 }

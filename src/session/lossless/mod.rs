@@ -58,12 +58,7 @@ pub(super) struct Lossless {
 /// The settings of the store of a session. The bounds in bytes follow the size of the caches.
 pub(super) fn settings(rules: &LosslessRules) -> Settings {
     Settings {
-        encoding: Encoding {
-            format: rules.format,
-            effort: rules.effort,
-            strict_roundtrip: rules.strict_roundtrip,
-            ..Encoding::default()
-        },
+        encoding: Encoding { strict_roundtrip: rules.strict_roundtrip, ..Encoding::default() },
         workers: rules.workers.unwrap_or(0),
         max_queue: rules.max_queue as usize,
         pending_bytes: 0,

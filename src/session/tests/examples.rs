@@ -36,13 +36,11 @@ fn keep_renumbers_the_tokens_that_stay() {
 }
 
 #[test]
-fn shares_of_a_plan_have_the_basis_of_its_target() {
-    // 6 of 10 tokens are left, and 2 are new. 8 of the chat's 12 must stay, or 5 (so 6) of the cache's 8.
-    for (basis, shares, stays) in
-        [("logical", [8.0, 4.0, 8.0].map(|n| n / 12.0), 8), ("physical", [5.0 / 8.0, 0.5, 0.75], 6)]
+fn shares_of_a_plan_are_of_the_whole_chat() {
+    // 6 of 10 tokens are left, and 2 are new. 8 of the chat's 12 must stay.
     {
+        let (shares, stays) = ([8.0, 4.0, 8.0].map(|n| n / 12.0), 8);
         let mut config = six_of_ten();
-        config["kv_h2o_target_basis"] = json!(basis);
         config["kv_h2o_update_interval"] = json!(1);
         let mut chat = small(config, 1, 32);
         chat.look(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
@@ -50,9 +48,9 @@ fn shares_of_a_plan_have_the_basis_of_its_target() {
         let metrics = chat.metrics(0);
         assert_eq!((metrics.h2o_keep_ratio, metrics.h2o_lossy_ratio), (8.0 / 12.0, 12.0 / 8.0));
         let [target, floor, quantized] = shares;
-        assert!((metrics.h2o_target_keep_effective - target).abs() < 1e-6, "{basis}: {metrics:?}");
-        assert!((metrics.h2o_floor_keep_by_recent_sink - floor).abs() < 1e-6, "{basis}: {metrics:?}");
-        assert!((metrics.h2o_block_quantized_keep - quantized).abs() < 1e-6, "{basis}: {metrics:?}");
+        assert!((metrics.h2o_target_keep_effective - target).abs() < 1e-6, "{metrics:?}");
+        assert!((metrics.h2o_floor_keep_by_recent_sink - floor).abs() < 1e-6, "{metrics:?}");
+        assert!((metrics.h2o_block_quantized_keep - quantized).abs() < 1e-6, "{metrics:?}");
         chat.begin(0);
         assert_eq!(chat.lengths(0), (12, stays));
     }

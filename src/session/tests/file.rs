@@ -5,7 +5,6 @@ use super::examples::six_of_ten;
 use crate::common::Random;
 use crate::gear::Effort;
 use crate::host::packing::flash;
-use crate::session::compact_file;
 use crate::session::tests::shared::Session;
 use crate::snapshot::{Access, Snapshot, Storage};
 use crate::status::{Result, Status};
@@ -16,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 const LAYERS: usize = 2;
-pub(super) const FASTEST: Packing<'_> = Packing { effort: Effort::DEFAULT, rotation: None, threads: 1 };
+pub(super) const FASTEST: Packing = Packing { effort: Effort::DEFAULT, threads: 1 };
 
 /// A file in memory that outlives its handle, and the bytes that were read of it.
 #[derive(Clone, Default)]
@@ -165,14 +164,6 @@ fn turns(seed: u64) {
             _ => false,
         };
         if is_saved && random.once_in(2) {
-            if random.once_in(4) {
-                let compact = Disk::default();
-                let mut smaller = compact.create();
-                compact_file(&file, &FASTEST, &mut smaller).unwrap();
-                smaller.commit().unwrap();
-                assert!(smaller.usage().unwrap().dead <= file.usage().unwrap().dead);
-                disk = compact;
-            }
             drop(file);
             file = disk.open();
             restart(&mut chat, &config, &file);

@@ -23,7 +23,7 @@ impl Grouped {
             "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8,
             "kv_h2o_sink_tokens": 8,
             "kv_h2o_recent_tokens": 16, "kv_h2o_trigger_min_tokens": 64, "kv_h2o_update_interval": 4,
-            "kv_h2o_target_lossy_ratio": 2.0, "kv_h2o_aggregation": "norm_sum",
+            "kv_h2o_target_lossy_ratio": 2.0,
         });
         Grouped { chat: Chat::new(config, 1, flash(1, 1, 4, 512)), group }
     }

@@ -1,6 +1,6 @@
 //! The oracle of a session's layer: every token, in f64.
 
-use super::settings::{Aggregation, Rules};
+use super::settings::Rules;
 use crate::host::expand;
 use crate::layout::Pair;
 
@@ -16,8 +16,6 @@ struct Token {
     logical: u32,
     /// The moving average, or the sum, of its attention.
     value: f64,
-    /// Rows that could attend to it.
-    seen: f64,
     /// It was in the cache when a step was scored.
     scored: bool,
 }
@@ -131,7 +129,7 @@ impl Model {
     /// Ends a step of `queries` rows (0: it failed) that appended `added` tokens. `masses`: the masses of tokens over all
     /// heads, and the heads, if it was scored. `planned`: the session had memory for a plan. Returns whether one was due.
     pub(super) fn end(&mut self, added: u32, queries: usize, masses: Option<(&[f64], usize)>, planned: bool) -> bool {
-        let (prompt, before) = (self.is_prompt(queries), self.len());
+        let prompt = self.is_prompt(queries);
         let counted = if self.evicts() { self.counted(queries) } else { 0 };
         let new = (self.logical..self.logical + added).map(|logical| Token { logical, ..Token::default() });
         self.tokens.extend(new);
@@ -141,7 +139,7 @@ impl Model {
         let masses = masses.filter(|_| counted > 0);
         if let Some((masses, heads)) = masses {
             self.counts.scored += 1;
-            self.fold(&rules, masses, heads, counted, before);
+            self.fold(&rules, masses, heads, counted);
             self.tokens.iter_mut().for_each(|token| token.scored = true);
         }
         let due = if queries == 0 {
@@ -153,7 +151,7 @@ impl Model {
             self.clock >= rules.interval
         };
         self.counts.over += u64::from(rules.cap.is_some_and(|cap| self.len() > cap));
-        let wanted = due && self.basis(&rules) >= rules.trigger || self.is_over(&rules);
+        let wanted = due && self.logical as usize >= rules.trigger || self.is_over(&rules);
         wanted && self.plan_if(planned, &rules)
     }
 
@@ -185,38 +183,16 @@ impl Model {
         cap.saturating_sub(ahead).max(rules.sink + rules.recent + 2 * rules.block)
     }
 
-    fn fold(&mut self, rules: &Rules, masses: &[f64], heads: usize, rows: usize, before: usize) {
-        let len = self.len();
-        for (at, (token, mass)) in self.tokens.iter_mut().zip(masses).enumerate() {
-            match rules.aggregation {
-                Aggregation::Ema(alpha) => {
-                    token.value = alpha * token.value + (1.0 - alpha) * mass / (heads * rows) as f64;
-                }
-                Aggregation::Sum => token.value += mass / heads as f64,
-                Aggregation::NormSum => {
-                    token.value += mass / heads as f64;
-                    // The last row is at the last token, the row before it one token earlier.
-                    let looks = |row: usize| at < before || at + row < len;
-                    token.seen += (0..rows).filter(|row| looks(*row)).count() as f64;
-                }
-            }
+    fn fold(&mut self, rules: &Rules, masses: &[f64], heads: usize, rows: usize) {
+        for (token, mass) in self.tokens.iter_mut().zip(masses) {
+            token.value = rules.alpha * token.value + (1.0 - rules.alpha) * mass / (heads * rows) as f64;
         }
     }
 
     /// By block.
     fn scores(&self) -> Vec<f64> {
         let rules = self.rules.as_ref().unwrap();
-        let sum = |tokens: &[Token], of: fn(&Token) -> f64| tokens.iter().map(of).sum::<f64>();
-        let score = |tokens: &[Token]| match rules.aggregation {
-            Aggregation::NormSum if sum(tokens, |t| t.seen) == 0.0 => 0.0,
-            Aggregation::NormSum => sum(tokens, |t| t.value) * tokens.len() as f64 / sum(tokens, |t| t.seen),
-            _ => sum(tokens, |t| t.value),
-        };
-        self.tokens.chunks(rules.block).map(score).collect()
-    }
-
-    fn basis(&self, rules: &Rules) -> usize {
-        if rules.logical { self.logical as usize } else { self.len() }
+        self.tokens.chunks(rules.block).map(|tokens| tokens.iter().map(|token| token.value).sum()).collect()
     }
 
     /// Makes a plan if the session had memory for one (`planned`). Returns false if no token has a score.
@@ -255,7 +231,7 @@ impl Model {
         }
         let floor = held(&keep);
 
-        let basis = self.basis(rules).max(1);
+        let basis = (self.logical as usize).max(1);
         let mut target = ((rules.ratio * basis as f32).ceil() as usize).clamp(1, basis);
         if let Some(cap) = rules.cap {
             target = target.min(self.room(rules, cap));
@@ -324,7 +300,7 @@ impl Model {
         if self.plan.take().is_some() {
             self.counts.stale += 1;
             let rules = self.rules.clone().unwrap();
-            if self.basis(&rules) >= rules.trigger || self.is_over(&rules) {
+            if self.logical as usize >= rules.trigger || self.is_over(&rules) {
                 self.plan_if(planned, &rules);
             }
         }
@@ -335,8 +311,8 @@ impl Model {
         if let Some(rules) = &self.rules {
             for block in self.tokens.chunks_mut(rules.block) {
                 let count = block.len() as f64;
-                let (value, seen) = block.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.value, sum.1 + t.seen));
-                block.iter_mut().for_each(|t| (t.value, t.seen) = (value / count, seen / count));
+                let value: f64 = block.iter().map(|t| t.value).sum();
+                block.iter_mut().for_each(|t| t.value = value / count);
             }
         }
         let mut stays = stays.iter();

@@ -1,17 +1,12 @@
-//! Worked examples of pins and policies.
+//! Pins.
 
 use super::chat::Chat;
 use super::examples::six_of_ten;
-use super::file::{Disk, FASTEST};
-use super::shared::Session;
-use crate::common::{self, Random};
-use crate::gear::{Frequencies, Pairing};
-use crate::h2o::{PlanConfig, Target, plan};
+use super::file::FASTEST;
+use crate::common::Random;
 use crate::host::expand;
 use crate::host::packing::flash;
 use crate::status::Status;
-use crate::store::KeyRotation;
-use half::f16;
 use serde_json::{Value, json};
 
 /// Blocks of 2, of which the first, the last and the best two of the others stay: 8 tokens of 10.
@@ -102,169 +97,18 @@ fn a_range_of_pins_that_ends_beyond_all_positions_is_refused() {
     }
 }
 
-const HEADS: usize = 2;
-const DIMS: usize = 64;
-/// Tokens of the bundled sample, `[head][token][dim]`.
-const TOKENS: usize = 1088;
-
-/// A layer of the bundled sample, and the formulas of keydiff in f64.
-struct Sample {
-    words: [Vec<u8>; 2],
-    turned: bool,
-    anchors: Vec<Vec<f64>>,
-    /// Logical positions of the cache, with the two numbers of each head.
-    tokens: Vec<(u32, Vec<[f64; 2]>)>,
-}
-
-impl Sample {
-    fn new(turned: bool) -> Self {
-        let read = |name| common::read(&format!("kv/l2_{name}_h2_t1088_d64.f16"));
-        let anchors = vec![vec![0.0; DIMS]; HEADS];
-        Sample { words: [read("k"), read("v")], turned, anchors, tokens: Vec::new() }
-    }
-
-    fn bytes(&self, which: usize, head: usize, token: u32) -> &[u8] {
-        &self.words[which][(head * TOKENS + token as usize) * DIMS * 2..][..DIMS * 2]
-    }
-
-    /// A token's rows `[head][dim]`.
-    fn rows(&self, token: u32) -> (Vec<u8>, Vec<u8>) {
-        let rows = |which| (0..HEADS).flat_map(|head| self.bytes(which, head, token)).copied().collect();
-        (rows(0), rows(1))
-    }
-
-    fn row(&self, which: usize, head: usize, token: u32) -> Vec<f64> {
-        let words = self.bytes(which, head, token).as_chunks::<2>().0;
-        let mut row: Vec<f64> = words.iter().map(|word| f16::from_ne_bytes(*word).to_f64()).collect();
-        for pair in 0..if self.turned && which == 0 { DIMS / 2 } else { 0 } {
-            let angle = f64::from(token) * 10_000f64.powf(-2.0 * pair as f64 / DIMS as f64);
-            let (x, y) = (row[pair], row[pair + DIMS / 2]);
-            (row[pair], row[pair + DIMS / 2]) = (x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin());
-        }
-        row
-    }
-
-    /// A step ends that has appended these tokens.
-    fn append(&mut self, tokens: std::ops::Range<u32>) {
-        let norm = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>().sqrt();
-        let tokens: Vec<u32> = tokens.collect();
-        for group in tokens.chunks(64) {
-            for (head, token) in (0..HEADS).flat_map(|head| group.iter().map(move |token| (head, *token))) {
-                let key = self.row(0, head, token);
-                self.anchors[head].iter_mut().zip(&key).for_each(|(sum, x)| *sum += x / norm(&key));
-            }
-            for token in group {
-                let numbers = (0..HEADS).map(|head| {
-                    let (key, anchor) = (self.row(0, head, *token), &self.anchors[head]);
-                    let product: f64 = key.iter().zip(anchor).map(|(x, y)| x * y).sum();
-                    [-product / (norm(&key) * norm(anchor)), norm(&self.row(1, head, *token))]
-                });
-                let numbers = numbers.collect();
-                self.tokens.push((*token, numbers));
-            }
-        }
-    }
-
-    /// The logical positions that a plan of blocks of 8 leaves, with 16 sink and 32 recent tokens.
-    fn planned(&self, logical: u32) -> Vec<u32> {
-        let score = |token: &Vec<[f64; 2]>| {
-            let all = (0..HEADS).flat_map(|head| [(head, 0), (head, 1)]);
-            let below = |(head, at): (usize, usize)| {
-                self.tokens.iter().filter(|(_, other)| other[head][at] < token[head][at]).count() as f64
-            };
-            all.map(below).sum::<f64>()
-        };
-        let scores: Vec<f64> = self.tokens.iter().map(|(_, numbers)| score(numbers)).collect();
-        let blocks: Vec<f32> =
-            scores.chunks(8).map(|block| (block.iter().sum::<f64>() / block.len() as f64) as f32).collect();
-        let target = Target::Tokens((f64::from(logical) / 3.5).ceil() as u32);
-        let config = PlanConfig { block_tokens: 8, sink_tokens: 16, recent_tokens: 32, target };
-        let plan = plan(&blocks, self.tokens.len() as u32, &config).unwrap();
-        expand(&plan.pairs).map(|at| self.tokens[at as usize].0).collect()
-    }
-}
-
-/// Evicts by keydiff, and stores cold tokens.
-fn keydiff() -> Value {
-    json!({
-        "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_policy": "keydiff", "kv_h2o_sink_tokens": 16,
-        "kv_h2o_recent_tokens": 32, "kv_h2o_trigger_min_tokens": 128, "kv_h2o_target_lossy_ratio": 3.5,
-        "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
-        "kv_lossless_scope": "h2o_kept", "kv_lossless_hot_recent_tokens": 32, "kv_lossless_block_tokens": 32,
-        "kv_lossless_async_threads": 0,
-    })
-}
-
-const ROTATION: KeyRotation<'_> =
-    KeyRotation { pairing: Pairing::Half, dims: DIMS, frequencies: Frequencies::Theta(10_000.0) };
-
 #[test]
-fn keydiff_keeps_the_tokens_of_its_formulas_in_a_real_chat_whatever_is_stored() {
-    for (turned, by_head) in [(true, false), (true, true), (false, false)] {
-        let mut chat = Chat::new(keydiff(), 1, flash(HEADS as u32, DIMS as u32, 8, TOKENS as u32));
-        let session = Session::new(keydiff().to_string().as_bytes(), 1, 1).unwrap();
-        chat.session = session.restoring_heads(by_head);
-        chat.session.rotation(None, turned.then_some(&ROTATION)).unwrap();
-        let mut sample = Sample::new(turned);
-        for rows in [200, 200, 200, 200, 4].into_iter().chain([1; 40]).chain([200]) {
-            let expected = sample.planned(chat.lengths(0).0);
-            let had = chat.lengths(0).1;
-            chat.begin(0);
-            let (logical, physical) = chat.lengths(0);
-            if physical < had {
-                assert!(expand(&chat.positions(0)).eq(expected.iter().copied()), "at {logical} tokens");
-                sample.tokens.retain(|(token, _)| expected.binary_search(token).is_ok());
-            }
-            assert_eq!(chat.session.scored_rows(0, rows).unwrap().rows, 0);
-            let new = logical..logical + rows;
-            new.clone().for_each(|token| chat.hosts[0].push(sample.rows(token)));
-            chat.close(0, 4, rows as usize).unwrap();
-            sample.append(new);
-        }
-        let metrics = chat.metrics(0);
-        assert!(metrics.h2o_plan_count >= 7.0 && metrics.h2o_total_evict_tokens > 500.0, "{metrics:?}");
-        assert!(metrics.h2o_lossless_restored_blocks > 10.0 || by_head, "{metrics:?}");
-        assert_eq!(metrics.h2o_unscored_plan_count, 0.0);
-    }
-}
-
-#[test]
-fn keydiff_reads_the_tokens_of_a_loaded_chat_again() {
-    let mut chat = Chat::new(keydiff(), 1, flash(HEADS as u32, DIMS as u32, 8, TOKENS as u32));
-    let sample = Sample::new(false);
-    let disk = Disk::default();
-    let mut file = disk.create();
-    let push = |chat: &mut Chat, count: u32| {
-        chat.begin(0);
-        let logical = chat.lengths(0).0;
-        (logical..logical + count).for_each(|token| chat.hosts[0].push(sample.rows(token)));
-        chat.close(0, 4, count as usize).unwrap();
-    };
-    push(&mut chat, 400);
-    let len = chat.hosts[0].len();
-    chat.session.save(0, Some(chat.hosts[0].cache()), len, &FASTEST, &mut file).unwrap();
-    file.commit().unwrap();
-    chat.session = Session::new(keydiff().to_string().as_bytes(), 1, 1).unwrap();
-    chat.session.load(None, &file).unwrap();
-    // The plan is made anew when the cache is there: before, no token has a score.
-    chat.keep(0, &[[0, 390]]);
-    chat.begin(0);
-    assert!(chat.lengths(0).1 <= 390 / 3 + 16, "{:?}", chat.lengths(0));
-    assert_eq!(chat.metrics(0).h2o_unscored_plan_count, 0.0);
-    chat.close(0, 0, 0).unwrap();
-    push(&mut chat, 100);
-    chat.begin(0);
-    assert_eq!(chat.lengths(0).0, 490);
-    assert!(chat.lengths(0).1 <= 490 / 3 + 16, "{:?}", chat.lengths(0));
-}
-
-#[test]
-fn no_random_chat_that_is_ranked_by_keys_loses_a_token_that_is_pinned_or_protected() {
+fn no_random_chat_loses_a_token_that_is_pinned_or_protected() {
     let mut evicted = 0.0;
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let (sink, recent) = (random.below(5), random.below(9));
-        let mut config = keydiff();
+        let mut config = json!({
+            "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5,
+            "kv_h2o_evict_unscored": true,
+            "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+            "kv_lossless_scope": "h2o_kept", "kv_lossless_async_threads": 0,
+        });
         for (key, number) in [
             ("kv_h2o_sink_tokens", sink),
             ("kv_h2o_recent_tokens", recent),
@@ -278,8 +122,6 @@ fn no_random_chat_that_is_ranked_by_keys_loses_a_token_that_is_pinned_or_protect
         }
         let spec = flash(random.from(1, 3) as u32, random.from(1, 9) as u32, 4, 160);
         let mut chat = Chat::new(config.clone(), 1, spec);
-        let by_head = random.once_in(2);
-        chat.session = Session::new(config.to_string().as_bytes(), 1, 1).unwrap().restoring_heads(by_head);
         // Words of any bits, NaN and infinity among them.
         chat.hosts[0].plain = random.once_in(2);
         let mut pinned = vec![false; 400];
@@ -306,7 +148,7 @@ fn no_random_chat_that_is_ranked_by_keys_loses_a_token_that_is_pinned_or_protect
                 _ => {
                     let before: Vec<u32> = expand(&chat.positions(0)).collect();
                     chat.begin(0);
-                    chat.hosts[0].check_tokens(by_head);
+                    chat.hosts[0].check_tokens(false);
                     let after: Vec<u32> = expand(&chat.positions(0)).collect();
                     for (at, position) in before.iter().enumerate() {
                         let stays = pinned[*position as usize] || at < sink || at + recent >= before.len();

@@ -11,7 +11,6 @@ use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, narrow, rounded};
 use crate::host::packing::flash;
 use crate::layout::{Cache, CacheRef, Layout, Pair, Spec, scatter};
-use crate::session::compact_file;
 use crate::session::tests::file::{Disk, FASTEST};
 use crate::session::tests::{number, reported};
 use crate::session::{Host, Rung, Session};
@@ -437,13 +436,6 @@ impl Chat {
                 Err(error) if self.is_short && error.status() == Status::OutOfMemory => file.discard().unwrap(),
                 saved => break saved.unwrap(),
             }
-        }
-        if self.random.below(3) == 0 {
-            let disk = Disk::default();
-            let mut file = disk.create();
-            compact_file(&self.file, &FASTEST, &mut file).unwrap();
-            file.commit().unwrap();
-            (self.disk, self.file) = (disk, file);
         }
         self.file = self.disk.open();
         self.session = session(&self.config);

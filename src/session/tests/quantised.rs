@@ -215,7 +215,7 @@ fn config(random: &mut Random, workers: usize) -> Value {
         "kv_h2o_sink_tokens": random.pick(&[0, 1, 70]), "kv_h2o_recent_tokens": random.pick(&[0, 5, 64]),
         "kv_h2o_trigger_min_tokens": random.pick(&[1, 40, 130]), "kv_h2o_update_interval": random.pick(&[1, 4]),
         "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": random.pick(&[0.0, 0.25, 0.5, 0.9]),
-        "kv_h2o_target_basis": random.pick(&["logical", "physical"]), "kv_h2o_prefill_queries": -1,
+        "kv_h2o_prefill_queries": -1,
         "kv_h2o_evict_unscored": random.once_in(3),
         "kv_lossless_enable": !random.once_in(3), "kv_lossless_runtime_enable": true, "kv_lossless_front_n": 1,
         "kv_lossless_runtime_mode": "store", "kv_lossless_hot_sink_tokens": random.pick(&[0, 3, 64]),

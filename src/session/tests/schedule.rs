@@ -3,11 +3,11 @@
 use super::attention::Attention;
 use super::model::{Counts, Model};
 use super::settings::{Kind, Rules, Settings};
-use super::{Coverage, pool, trace};
+use super::{Coverage, trace};
 use crate::common::Random;
 use crate::gear::Effort;
 use crate::host::{Host, expand};
-use crate::layout::{Cache, Head, Pair};
+use crate::layout::{Cache, Pair};
 use crate::session::CacheLengths;
 use crate::session::tests::shared::Session;
 use crate::status::{Result, Status};
@@ -59,14 +59,11 @@ impl Run {
         shortage::set_least(1);
         let made = std::iter::repeat_with(|| {
             let (json, layers, lanes) = (settings.json.as_bytes(), settings.layers, settings.lanes);
-            let made = match seed % 3 {
-                0 => Session::pooled(json, layers, lanes, pool::executor(5 + seed as usize % 20)),
-                _ => Session::new(json, layers, lanes),
-            };
+            let made = Session::new(json, layers, lanes);
             made.inspect_err(|error| assert!(kind.shortage && error.status() == Status::OutOfMemory, "{error}"))
         });
         let session = made.flatten().next().expect("the shortage ends by chance");
-        let session = Rc::new(session.restoring_heads(settings.restores_heads));
+        let session = Rc::new(session);
         shortage::set(0, 0);
         assert!(!session.warnings().unwrap().contains("not a key"));
         let layer = |number| Layer {
@@ -219,7 +216,7 @@ impl Run {
     fn park(&mut self, layer: usize) {
         trace!("park {layer}");
         let (len, dense) = (self.layers[layer].host.len(), self.layers[layer].host.all());
-        let packing = Packing { effort: Effort::new(1, "effort").unwrap(), rotation: None, threads: 2 };
+        let packing = Packing { effort: Effort::new(1, "effort").unwrap(), threads: 2 };
         let parked = self.call(layer, "no memory to park", |session, cache, len| {
             session.park(layer as u32, Some(cache), len, &packing)
         });
@@ -238,8 +235,7 @@ impl Run {
         }
         let before = self.layers[layer].host.all();
         let old = self.layers[layer].host.len();
-        let evicts = self.session.state().unwrap().layers[layer].eviction.has_plan();
-        let short = if evicts { "no memory to evict" } else { "no memory to restore" };
+        let short = "no memory to begin";
         let lazily = self.layers[layer].model.logical == 0 && self.random.once_in(2);
         self.coverage.count("begins without a cache", u64::from(lazily));
         let len = self.call(layer, short, |session, cache, len| match lazily {
@@ -254,53 +250,7 @@ impl Run {
         mine.step = Some(Step { begin: len });
         assert_eq!(len as usize, mine.model.len());
         self.check_lengths(layer);
-        self.check(layer, &before, old as usize, self.open_bytes(layer));
-        self.read_heads(layer);
-    }
-
-    /// The tokens that an open layer's cache has.
-    fn open_bytes(&self, layer: usize) -> Bytes {
-        let by_head = self.settings.restores_heads && self.layers[layer].host.layout.has_heads_apart();
-        if by_head { Bytes::MayBeGone } else { Bytes::All }
-    }
-
-    /// Reads heads of an open layer as attention threads do: in the lane's window, or restored in the cache.
-    fn read_heads(&mut self, layer: usize) {
-        let Run { layers, random, session, settings, coverage, shortage, .. } = self;
-        let (host, number) = (&mut layers[layer].host, layer as u32);
-        let len = host.len();
-        for head in 0..host.spec().kv_heads {
-            if random.once_in(3) {
-                continue;
-            }
-            let lane = random.below(settings.lanes as usize) as u32;
-            let stored = session.check_heads(number, head..head + 1).is_err();
-            let in_window = random.once_in(2);
-            let read = |host: &mut Host| match in_window {
-                true => session.head((number, lane, head), &host.head(head), len, |k, v| host.check_head(head, k, v)),
-                false => session.restore(number, lane, head, host.head_mut(head)),
-            };
-            if *shortage && random.once_in(3) {
-                shortage::set(random.pick(&[1, 2, 4]), random.next());
-                let error = read(host).err();
-                shortage::set(0, 0);
-                coverage.count("no memory to read a head", u64::from(error.is_some()));
-                assert!(error.is_none_or(|error| error.status() == Status::OutOfMemory));
-            }
-            read(host).unwrap();
-            coverage.count(if in_window { "heads read in a window" } else { "heads restored" }, u64::from(stored));
-            if in_window {
-                continue;
-            }
-            session.check_heads(number, head..head + 1).unwrap();
-            let Head { key, value, .. } = host.head(head);
-            host.check_head(head, key, value);
-            if random.once_in(2) {
-                session.released(number, lane, head, host.head_mut(head)).unwrap();
-                let step = session.state().unwrap().layers[layer].step.clone().unwrap();
-                assert_eq!(session.check_heads(number, head..head + 1).is_err(), step.stored.is_some());
-            }
-        }
+        self.check(layer, &before, old as usize, Bytes::All);
     }
 
     /// Appends, attends and closes an open step.
@@ -323,7 +273,6 @@ impl Run {
             self.wrong_calls(layer);
         }
         self.layers[layer].host.append(rows);
-        self.read_heads(layer);
         let Run { layers, random, .. } = self;
         let mine = &mut layers[layer];
         let positions = mine.model.positions().into_iter().chain(mine.model.logical..mine.model.logical + rows as u32);
@@ -355,10 +304,8 @@ impl Run {
         });
         self.coverage.count("tokens rewritten", count as u64);
         let open = self.layers[layer].step.is_some();
-        self.check(layer, &before, len, if open { self.open_bytes(layer) } else { Bytes::MayBeGone });
-        if open {
-            self.read_heads(layer);
-        }
+        self.check(layer, &before, len, if open { Bytes::All } else { Bytes::MayBeGone });
+        if open {}
     }
 
     /// Closes a step that failed.
@@ -502,10 +449,9 @@ impl Run {
             ] {
                 self.coverage.count(what, times);
             }
-            if let Some(Rules { aggregation, logical, cap, .. }) = &layer.model.rules {
-                let basis = if *logical { "logical" } else { "physical" };
+            if let Some(Rules { cap, .. }) = &layer.model.rules {
                 let cap = if cap.is_some() { " below a cap" } else { "" };
-                self.coverage.count(format!("evictions by {}, {basis}{cap}", aggregation.name()), evictions);
+                self.coverage.count(format!("evictions{cap}, by chat"), evictions);
             }
         }
     }

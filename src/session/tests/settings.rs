@@ -10,33 +10,14 @@ pub(super) struct Rules {
     pub(super) recent: usize,
     /// The share to keep.
     pub(super) ratio: f32,
-    /// The share is of the chat's length, not of the cache's.
-    pub(super) logical: bool,
     pub(super) cap: Option<usize>,
     pub(super) trigger: usize,
     pub(super) interval: usize,
-    pub(super) aggregation: Aggregation,
+    pub(super) alpha: f64,
     /// The last rows of a prompt that are scored.
     pub(super) prompt_rows: usize,
     /// Tokens that no scored row has seen may be evicted.
     pub(super) evict_unscored: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Aggregation {
-    Ema(f64),
-    Sum,
-    NormSum,
-}
-
-impl Aggregation {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Aggregation::Ema(_) => "Ema",
-            Aggregation::Sum => "Sum",
-            Aggregation::NormSum => "NormSum",
-        }
-    }
 }
 
 /// The expectations of a schedule.
@@ -55,8 +36,6 @@ pub(super) struct Settings {
     pub(super) compression: String,
     pub(super) hot_sink: usize,
     pub(super) hot_recent: usize,
-    /// Threads restore the heads that they read.
-    pub(super) restores_heads: bool,
 }
 
 /// A kind of schedules.
@@ -99,7 +78,6 @@ impl Settings {
         }
         let rows = if rules.prompt_rows == usize::MAX { "-1".into() } else { rules.prompt_rows.to_string() };
         key("h2o_prefill_queries", rows);
-        key("h2o_target_basis", if rules.logical { "\"logical\"" } else { "\"physical\"" }.into());
         // The ratio in one of two forms. Powers of two are exact in both.
         if rules.ratio == 0.75 || random.once_in(2) {
             key("h2o_target_mode", "\"static\"".into());
@@ -107,17 +85,7 @@ impl Settings {
         } else {
             key("h2o_target_lossy_ratio", (1.0 / rules.ratio).to_string());
         }
-        key(
-            "h2o_aggregation",
-            match rules.aggregation {
-                Aggregation::Ema(_) => "\"ema\"".into(),
-                Aggregation::Sum => "\"sum\"".into(),
-                Aggregation::NormSum => "\"norm_sum\"".into(),
-            },
-        );
-        if let Aggregation::Ema(alpha) = rules.aggregation {
-            key("h2o_ema_alpha", alpha.to_string());
-        }
+        key("h2o_ema_alpha", rules.alpha.to_string());
 
         let workers = random.pick(kind.workers);
         let mode = random.pick(&["off", "probe", "full", "store", "store", "store", "store", "store"]);
@@ -139,7 +107,7 @@ impl Settings {
         }
         key("lossless_scope", format!("\"{scope}\""));
         key("lossless_front_n", front_n.to_string());
-        let codec = random.pick(&["gear_v1", "gear_lanes", "gear_lanes", "gear_v2"]);
+        let codec = random.pick(&["fp16_gear_predictive_v3", "gear_delta", "auto"]);
         key("lossless_codec_runtime", format!("\"{codec}\""));
         key("lossless_strict_roundtrip_check", random.once_in(3).to_string());
         for (name, number) in [
@@ -152,8 +120,6 @@ impl Settings {
             ("max_queue", random.pick(&[1, 2, 4, 256])),
             ("decode_cache_blocks", random.pick(&[0, 1, 4, 64])),
             ("decode_cache_bytes", random.pick(&[0, 500, 4000, 1_000_000])),
-            ("pending_bytes", random.pick(&[0, 0, 1, 1000, 5000])),
-            ("effort", random.pick(&[0, 1, 1, 1])),
         ] {
             key(&format!("lossless_{name}"), number.to_string());
         }
@@ -172,7 +138,6 @@ impl Settings {
             evicted,
             hot_sink,
             hot_recent,
-            restores_heads: random.once_in(2),
         }
     }
 
@@ -201,15 +166,10 @@ fn rules(random: &mut Random) -> Rules {
         sink,
         recent,
         ratio: random.pick(&[0.5, 0.5, 0.25, 0.25, 0.75, 0.125, 0.03125]),
-        logical: !random.once_in(3),
         cap: random.once_in(3).then(|| least_cap + random.below(20)),
         trigger: random.pick(&[0, 1, 8, 16, 32]),
         interval,
-        aggregation: match random.below(4) {
-            0 => Aggregation::Sum,
-            1 => Aggregation::NormSum,
-            _ => Aggregation::Ema(random.pick(&[0.0, 0.5, 0.75, 0.9375])),
-        },
+        alpha: random.pick(&[0.0, 0.5, 0.75, 0.9375]),
         prompt_rows: random.pick(&[0, 0, 1, 4, 30, usize::MAX]),
         evict_unscored: random.once_in(4),
     }

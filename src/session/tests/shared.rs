@@ -4,7 +4,6 @@ use super::attention::OwnedSums;
 use crate::layout::Cache;
 use crate::session;
 use crate::status::Result;
-use crate::store::Executor;
 use std::ops::Deref;
 
 pub(super) struct Session(session::Session);
@@ -14,20 +13,9 @@ impl Session {
         Ok(Session(session::Session::new(json, b"", layers, lanes)?))
     }
 
-    /// The host's threads restore heads.
-    pub(super) fn restoring_heads(self, restores_heads: bool) -> Self {
-        Session(self.0.restoring_heads(restores_heads))
-    }
-
     /// The host calls attend.
     pub(super) fn attending(json: &[u8], layers: u32, lanes: u32) -> Result<Self> {
-        let host = session::Host { attends: true, ..Default::default() };
-        Ok(Session(session::Session::with_host(json, b"", layers, lanes, host)?))
-    }
-
-    /// With threads of a host in place of workers.
-    pub(super) fn pooled(json: &[u8], layers: u32, lanes: u32, executor: Executor) -> Result<Self> {
-        let host = session::Host { executor: Some(executor), ..Default::default() };
+        let host = session::Host { attends: true };
         Ok(Session(session::Session::with_host(json, b"", layers, lanes, host)?))
     }
 

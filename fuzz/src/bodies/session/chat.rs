@@ -62,8 +62,6 @@ pub struct Layer {
     /// Tokens in the cache, those of an open step left out.
     pub len: u32,
     pub step: Option<Step>,
-    /// The rotated channels that the session was given, which end refuses where they are more than head_dim.
-    pub rotated: u32,
     /// The buffers may be other ones.
     pub is_parked: bool,
     given: Option<Saved>,
@@ -76,7 +74,6 @@ pub struct Chat {
     pub snapshot: *mut mnnkv_snapshot,
     pub layers: Vec<Layer>,
     pub random: Random,
-    pub restores_heads: bool,
     /// A disk has failed, and files may lack what it lost.
     pub is_faulty: bool,
     /// Calls are printed: MNNKV_FUZZ_TRACE is set.
@@ -150,7 +147,6 @@ impl Layer {
             pins: Vec::new(),
             len: 0,
             step: None,
-            rotated: 0,
             is_parked: true,
             given: None,
             committed: None,
@@ -223,21 +219,19 @@ impl Chat {
     /// A session for a config, which may be refused.
     pub fn new(given: &mut Given<'_>) -> Option<Self> {
         let config = Config::any(given);
-        let restores_heads = given.flag();
         let layers = (0..LAYERS).map(|_| Layer::any(given)).collect();
         let mut chat = Chat {
             session: null_mut(),
             snapshot: null_mut(),
             layers,
             random: Random::new(given.byte().into()),
-            restores_heads,
             is_faulty: false,
             is_traced: std::env::var_os("MNNKV_FUZZ_TRACE").is_some(),
             disks: Vec::new(),
             config,
         };
         if chat.is_traced {
-            eprintln!("restores heads: {restores_heads}, {}", chat.config.json);
+            eprintln!("{}", chat.config.json);
         }
         if chat.make_session() == INVALID {
             return None;
@@ -256,10 +250,8 @@ impl Chat {
             config_len: self.config.json.len(),
             defaults_json: std::ptr::null(),
             defaults_len: 0,
-            host_threads: 1,
-            restores_heads: self.restores_heads.into(),
-            executor: std::ptr::null(),
             attends: 0,
+            reserved: 0,
         };
         let status = c!(mnnkv_session_create(&options, &mut self.session));
         assert!(status == OK || status == INVALID);
@@ -361,7 +353,6 @@ impl Chat {
             right(self.make_session());
             self.layers.iter_mut().for_each(|layer| {
                 layer.load(Saved::default());
-                layer.rotated = 0;
             });
         }
         let failures = self.disk().failures.get();

@@ -21,12 +21,8 @@ impl Config {
         let start = given.below(2);
         key("h2o_layer_start", start.to_string());
         if evicts {
-            key("h2o_policy", given.pick(&["\"mass\"", "\"keydiff\""]).into());
-            key("h2o_aggregation", given.pick(&["\"ema\"", "\"sum\"", "\"norm_sum\""]).into());
-            key("h2o_target_basis", given.pick(&["\"logical\"", "\"physical\""]).into());
             key("h2o_evict_unscored", given.flag().to_string());
             for (name, most) in [
-                ("h2o_block_tokens", 8),
                 ("h2o_sink_tokens", 8),
                 ("h2o_recent_tokens", 8),
                 ("h2o_trigger_min_tokens", 40),
@@ -34,6 +30,7 @@ impl Config {
             ] {
                 key(name, given.below(most).to_string());
             }
+            key("h2o_block_tokens", given.from(1, 8).to_string());
             key("h2o_update_interval", given.from(1, 4).to_string());
             key("h2o_target_lossy_ratio", given.from(1, 6).to_string());
             key("h2o_max_tokens", given.pick(&[0, 0, 0, 90, 120]).to_string());
@@ -41,7 +38,6 @@ impl Config {
         if stores {
             key("lossless_runtime_mode", given.pick(&["\"store\"", "\"store\"", "\"full\"", "\"probe\""]).into());
             key("lossless_scope", given.pick(&["\"front_n\"", "\"h2o_kept\"", "\"front_n_and_h2o_kept\""]).into());
-            key("lossless_codec_runtime", given.pick(&["\"gear_lanes\"", "\"gear_v2\"", "\"gear_v1\""]).into());
             for (name, most) in [
                 ("lossless_front_n", 3),
                 ("lossless_hot_sink_tokens", 5),

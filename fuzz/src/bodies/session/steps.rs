@@ -2,9 +2,8 @@
 
 use super::chat::{Chat, LANES, LAYERS, MOST_TOKENS, Step, c, right, size};
 use crate::bodies::given::Given;
-use mnnkv::ffi::heads::{mnnkv_session_head, mnnkv_session_released, mnnkv_session_restore};
 use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_park};
-use mnnkv::ffi::policy::{mnnkv_session_pin, mnnkv_session_rotation};
+use mnnkv::ffi::policy::mnnkv_session_pin;
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::MNNKV_OK as OK;
@@ -36,7 +35,6 @@ impl Chat {
                 self.append(layer, count, given);
             }
             (7..=8, true) => self.sums(layer, given),
-            (9..=10, true) => self.read_heads(layer, given),
             (11, true) => self.abort(layer),
             (5..=12, is_open) => {
                 if is_open {
@@ -84,7 +82,6 @@ impl Chat {
             self.sums(layer, given);
         }
         if flags & 4 != 0 {
-            self.read_heads(layer, given);
         }
         let queries = if flags & 24 == 24 { 0 } else { self.rows(layer) };
         self.end(layer, queries);
@@ -111,7 +108,7 @@ impl Chat {
         let is_pinned = |at: &&u32| pins.get(**at as usize).is_some_and(|pinned| *pinned);
         assert!(before.iter().filter(is_pinned).all(|at| after.contains(at)), "a pinned token left");
         assert!(after.iter().all(|at| before.contains(at)), "a token came back");
-        self.check(layer, self.restores_heads);
+        self.check(layer, false);
     }
 
     fn append(&mut self, layer: usize, count: usize, given: &mut Given<'_>) {
@@ -167,41 +164,6 @@ impl Chat {
         self.layers[layer].step.as_mut().expect("as above").scored = Some((heads, queries));
     }
 
-    /// Reads a head as attention does, in the lane's window or in the cache.
-    fn read_heads(&mut self, layer: usize, given: &mut Given<'_>) {
-        let lane = given.below(LANES as usize) as u32;
-        let session = self.session;
-        let positions = self.positions(layer);
-        let mine = &mut self.layers[layer];
-        let head = given.below(mine.spec.kv_heads as usize) as u32;
-        let (layout, len) = (mine.layout(), mine.whole_len());
-        let cache = mine.cache(&layout, len);
-        let (mut key, mut value) = (null(), null());
-        if given.flag() {
-            right(c!(mnnkv_session_restore(session, layer as u32, lane, head, 1, &cache)));
-        }
-        right(c!(mnnkv_session_head(session, layer as u32, lane, head, &cache, &mut key, &mut value)));
-        let (packing, dims) = (mine.packing(), mine.spec.head_dim as usize);
-        let (kb, vb) = (mine.spec.key.words().bytes(), mine.spec.value.words().bytes());
-        let appended = mine.step.iter().flat_map(|step| &step.appended);
-        let expected = positions.iter().map(|at| &mine.tokens[*at as usize]).chain(appended);
-        for (at, token) in expected.enumerate() {
-            for d in 0..dims {
-                let i = head as usize * dims + d;
-                // SAFETY: the addresses are complete with all tokens, and with the packing of the cache.
-                let (k, v) = unsafe {
-                    let k = key.cast::<u8>().add(packing.key(at, d) * kb);
-                    let v = value.cast::<u8>().add(packing.value(at, d) * vb);
-                    (std::slice::from_raw_parts(k, kb), std::slice::from_raw_parts(v, vb))
-                };
-                assert!(*k == token.0[i * kb..][..kb] && *v == token.1[i * vb..][..vb], "token {at} of head {head}");
-            }
-        }
-        if given.flag() {
-            right(c!(mnnkv_session_released(session, layer as u32, lane, head, 1, &cache)));
-        }
-    }
-
     fn end(&mut self, layer: usize, queries: u32) {
         let (session, mine) = (self.session, &mut self.layers[layer]);
         let (layout, len) = (mine.layout(), mine.whole_len());
@@ -209,11 +171,6 @@ impl Chat {
         let step = mine.step.as_ref().expect("only called of open layers");
         let (heads, rows) = step.scored.filter(|_| queries > 0).unwrap_or((4, queries));
         let mut status = c!(mnnkv_session_end(session, layer as u32, heads, rows, &mut cache));
-        if status != OK && mine.rotated > mine.spec.head_dim {
-            right(c!(mnnkv_session_rotation(session, layer as u32, null())));
-            mine.rotated = 0;
-            status = c!(mnnkv_session_end(session, layer as u32, heads, rows, &mut cache));
-        }
         if step.is_spoiled && status != OK {
             status = c!(mnnkv_session_end(session, layer as u32, 0, 0, &mut cache));
         }
@@ -241,14 +198,8 @@ impl Chat {
         }
         let begin = given.below(len);
         let count = given.from(1, 5).min(len - begin);
-        let (session, restores) = (self.session, self.restores_heads);
+        let session = self.session;
         let positions = self.positions(layer);
-        let mine = &mut self.layers[layer];
-        if mine.step.is_some() && restores {
-            let (layout, whole) = (mine.layout(), mine.whole_len());
-            let cache = mine.cache(&layout, whole);
-            right(c!(mnnkv_session_restore(session, layer as u32, 0, 0, layout.kv_heads, &cache)));
-        }
         for (at, position) in (begin..begin + count).zip(&positions[begin..]) {
             let token = self.token(layer, true);
             let mine = &mut self.layers[layer];
@@ -257,7 +208,7 @@ impl Chat {
         }
         right(c!(mnnkv_session_rewritten(session, layer as u32, begin as u32, count as u32)));
         self.layers[layer].is_parked = false;
-        self.check(layer, restores || self.layers[layer].step.is_none());
+        self.check(layer, self.layers[layer].step.is_none());
     }
 
     /// An edit of the history.
@@ -371,9 +322,6 @@ pub fn park_options(effort: i32) -> mnnkv_park_options {
         struct_size: size::<mnnkv_park_options>(),
         effort,
         threads: 1,
-        rope_pairing: 0,
-        rope_dims: 0,
-        rope_theta: 0.0,
-        rope_inv_freq: null(),
+        reserved: 0,
     }
 }

@@ -3,9 +3,8 @@
 use super::chat::{Chat, LAYERS, c, right, size};
 use super::steps::park_options;
 use crate::bodies::given::Given;
-use mnnkv::ffi::heads::{mnnkv_session_check_heads, mnnkv_session_head, mnnkv_session_restore};
 use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_interrupt, mnnkv_session_park};
-use mnnkv::ffi::policy::{mnnkv_rotation, mnnkv_session_pin, mnnkv_session_rotation};
+use mnnkv::ffi::policy::mnnkv_session_pin;
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_status};
@@ -19,19 +18,17 @@ impl Chat {
     pub fn wrong(&mut self, layer: usize, given: &mut Given<'_>) {
         let view = |chat: &Chat| [0, 1].map(|layer| (chat.lengths(layer), chat.positions(layer)));
         let before = view(self);
-        let status = match given.byte() % 7 {
+        let status = match given.byte() % 5 {
             0 => self.wrong_cache(layer, given),
             1 => self.wrong_pairs(layer, given),
             2 => self.wrong_sums(layer, given),
             3 => self.wrong_park(layer, given),
-            4 => self.wrong_heads(layer, given),
-            5 => self.wrong_rotation(given),
             _ => self.wrong_numbers(layer, given),
         };
         assert_ne!(status, Status::Internal as mnnkv_status);
         assert_eq!(view(self), before);
         let is_open = self.layers[layer].step.is_some();
-        self.check(layer, self.restores_heads || !is_open);
+        self.check(layer, !is_open);
     }
 
     /// A cache or a length that is none of the layer's, or a call that is not due.
@@ -145,10 +142,7 @@ impl Chat {
             struct_size: given.pick(&[size::<mnnkv_park_options>(), 0, 4, 1 << 20]),
             effort: given.any() as i32,
             threads: given.pick(&[0, 1, 2, u32::MAX]),
-            rope_pairing: given.any(),
-            rope_dims: given.any(),
-            rope_theta: given.float(),
-            rope_inv_freq: null(),
+            reserved: given.pick(&[0, 0, 1]),
         };
         if options.struct_size > size::<mnnkv_park_options>() {
             return INVALID;
@@ -158,40 +152,6 @@ impl Chat {
             false => c!(mnnkv_snapshot_append(snapshot, session, 7, &options, &mut cache, null_mut())),
         };
         mine.is_parked |= status == OK;
-        status
-    }
-
-    fn wrong_heads(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
-        let (session, mine) = (self.session, &mut self.layers[layer]);
-        let (layout, len, heads) = (mine.layout(), mine.whole_len(), mine.spec.kv_heads);
-        let cache = mine.cache(&layout, len);
-        let (mut key, mut value) = (null(), null());
-        let status = match given.below(3) {
-            0 => {
-                let head = given.any().max(heads);
-                c!(mnnkv_session_head(session, layer as u32, 0, head, &cache, &mut key, &mut value))
-            }
-            1 => c!(mnnkv_session_restore(session, layer as u32, given.any().max(9), 0, 1, &cache)),
-            _ => return c!(mnnkv_session_check_heads(session, layer as u32, given.any(), given.any())),
-        };
-        assert_ne!(status, OK);
-        status
-    }
-
-    /// Any rotation, which concerns the scores of keys alone.
-    fn wrong_rotation(&mut self, given: &mut Given<'_>) -> mnnkv_status {
-        let rotation = mnnkv_rotation {
-            struct_size: given.pick(&[size::<mnnkv_rotation>(), size::<mnnkv_rotation>(), 0, 8]),
-            pairing: given.below(4) as u32,
-            dims: given.pick(&[0, 2, 4, 8, 9, 300, u32::MAX]),
-            theta: given.float(),
-            inv_freq: null(),
-        };
-        let layer = given.below(4);
-        let status = c!(mnnkv_session_rotation(self.session, layer as u32, &rotation));
-        if status == OK {
-            self.layers[layer].rotated = rotation.dims;
-        }
         status
     }
 

@@ -15,22 +15,8 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
     assert_eq!(clean(json!({"kv_memory_bytes": 1000})).memory.unwrap().bytes, 1000);
     assert_eq!(clean(json!({"kv_memory_mb": 1e-9})).memory.unwrap().bytes, 1, "0 would be no budget");
 
-    let exact = clean(json!({"kv_memory_mb": 64, "kv_lossless": true}));
-    let store = exact.lossless.as_ref().unwrap();
-    assert_eq!((store.mode, store.front_layers, exact.quant_of(0)), (RuntimeMode::Store, LAYERS, None));
-    // What the store has beside is the config's, and what it decides alone is idle.
-    let tuned = clean(json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_effort": 5}));
-    assert!(tuned.lossless.is_some());
     for (config, warning) in [
-        (
-            json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_front_n": 2}),
-            "kv_lossless_front_n has no effect: kv_lossless must not be true",
-        ),
         (json!({"kv_memory": 64}), "kv_memory is not a key of this version; did you mean kv_memory_mb?"),
-        (
-            json!({"kv_memory_mb": 64, "kv_lossless": true, "kv_lossless_codec": "none"}),
-            "kv_lossless has no effect: kv_lossless_codec must not be \"none\"",
-        ),
         (
             json!({"kv_memory_mb": 64, "kv_quant_layer_start": 2}),
             "kv_quant_layer_start has no effect: kv_quant must be",
@@ -45,10 +31,6 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
         (
             r#"{"kv_memory_mb": 1, "kv_memory_bytes": 2}"#,
             "kv_memory_mb is 1 and kv_memory_bytes 2; one of them expected",
-        ),
-        (
-            r#"{"kv_quant": "k8v4", "kv_lossless": true}"#,
-            "kv_quant is \"k8v4\" and kv_lossless true; one of them expected",
         ),
         (r#"{"kv_memory_mb": -1}"#, "kv_memory_mb is -1; a number from 0 to 1000000 expected"),
         (
@@ -72,25 +54,12 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
             "kv_memory_file has no effect: kv_memory_mb or kv_memory_bytes must be above 0",
         ),
         (
-            json!({"kv_memory_bytes": 0, "kv_lossless": true}),
-            "kv_lossless has no effect: kv_memory_mb or kv_memory_bytes must be above 0",
-        ),
-        (
             json!({"kv_memory_mb": 1, "kv_lossless_block_tokens": 64}),
-            "kv_lossless_block_tokens has no effect: kv_lossless must be true",
-        ),
-        (
-            json!({"kv_memory_bytes": 1, "kv_lossless_front_n": 1}),
-            "kv_lossless_front_n has no effect: kv_memory_mb and kv_memory_bytes must not be given",
+            "kv_lossless_block_tokens has no effect: kv_lossless_enable must be true",
         ),
         (
             json!({"kv_memory_mb": 1, "kv_memory_file_mb": 1}),
             "kv_memory_file_mb has no effect: kv_memory_file must name a file",
-        ),
-        (json!({"kv_lossless": true}), "kv_lossless has no effect: kv_memory_mb or kv_memory_bytes must be above 0"),
-        (
-            json!({"kv_memory_mb": 1, "kv_lossless": true, "kv_memory_file": "x"}),
-            "kv_memory_file has no effect: kv_lossless must not be true",
         ),
     ] {
         assert_eq!(warned(idle).1, why);

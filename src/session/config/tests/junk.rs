@@ -18,7 +18,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         any::<u64>().prop_map(Value::from),
         any::<f64>().prop_map(Value::from),
         ".{0,12}".prop_map(Value::from),
-        prop::sample::select(vec!["static", "store", "h2o_kept", "none", "sum", "gear_v2", "raw"])
+        prop::sample::select(vec!["static", "store", "h2o_kept", "none", "sum", "gear_delta", "raw"])
             .prop_map(Value::from),
     ];
     leaf.prop_recursive(3, 24, 6, |inner| {

@@ -1,0 +1,3 @@
+#![no_main]
+
+mnn_kv_fuzz::target!(decode_checked);
