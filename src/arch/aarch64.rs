@@ -24,7 +24,6 @@ level! {
         places: places = vector::places::<uint8x16_t>;
         estimates: estimates = estimates::neon::Floats16;
         attend: attend = attend::neon::Widening;
-        attend_rows: attend_rows_narrowest = estimates::neon::Floats16;
         // 24 sums, four vectors of B and one of A, of 32 registers.
         product: product = vector::product::<float32x4_t, 6, 4, 4>;
     }
@@ -36,6 +35,12 @@ level! {
 pub(super) fn attend_with_dotprod() -> Option<&'static attend::AttendKernels> {
     static DOTPROD: attend::AttendKernels = kernel!(["neon", "dotprod"] attend attend::neon::Dotprod);
     has_features!(is_aarch64_feature_detected ["neon", "dotprod"]).then_some(&DOTPROD)
+}
+
+/// Attention over rows of a host's own cache.
+pub(super) fn row_kernels(_: Neon) -> &'static attend::rows::RowKernels {
+    static ROWS: attend::rows::RowKernels = kernel!(["neon"] attend_rows_narrowest estimates::neon::Floats16);
+    &ROWS
 }
 
 impl Vector for uint8x16_t {

@@ -165,8 +165,6 @@ pub struct Kernels {
     pub estimates: estimates::EstimateKernels,
     /// Attention over K in 8 bits and V in 4.
     pub attend: attend::AttendKernels,
-    /// Attention over rows of a host's own cache.
-    pub attend_rows: attend::rows::RowKernels,
     /// Product of matrices of f32.
     pub product: MatrixProduct,
 }
@@ -209,7 +207,6 @@ static PORTABLE: Kernels = Kernels {
     places: portable::places,
     estimates: estimates::PORTABLE,
     attend: attend::PORTABLE,
-    attend_rows: attend::rows::PORTABLE,
     product: product::portable,
 };
 
@@ -278,6 +275,19 @@ impl Available {
         extended.unwrap_or(&self.kernels().attend)
     }
 
+    /// Apart from [`Kernels`], as [`ModelKernels`] are.
+    fn row_kernels(self) -> &'static attend::rows::RowKernels {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Available::Avx2(witness) => x86_64::avx2::row_kernels(witness),
+            #[cfg(target_arch = "x86_64")]
+            Available::Avx512(witness) => x86_64::avx512::row_kernels(witness),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Available::Neon(witness) => aarch64::row_kernels(witness),
+            _ => &attend::rows::PORTABLE,
+        }
+    }
+
     fn model_kernels(self) -> &'static ModelKernels {
         match self {
             Available::Portable => &PORTABLE_MODEL,
@@ -313,6 +323,12 @@ pub fn kernels() -> &'static Kernels {
 pub fn attend_kernels() -> &'static attend::AttendKernels {
     static CHOSEN: OnceLock<&'static attend::AttendKernels> = OnceLock::new();
     CHOSEN.get_or_init(|| chosen().attend_kernels())
+}
+
+/// The kernels of attention over rows of a host's own cache in use.
+pub fn row_kernels() -> &'static attend::rows::RowKernels {
+    static CHOSEN: OnceLock<&'static attend::rows::RowKernels> = OnceLock::new();
+    CHOSEN.get_or_init(|| chosen().row_kernels())
 }
 
 /// The kernels of attention of every level of this CPU, with and without extensions.

@@ -211,7 +211,7 @@ impl Rows<'_> {
             let tokens = BLOCK.min(self.tokens - first);
             let fold = Fold {
                 rows: self,
-                kernels: &arch::kernels().attend_rows,
+                kernels: arch::row_kernels(),
                 soften: arch::attend_kernels(),
                 first,
                 tokens,

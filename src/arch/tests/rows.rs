@@ -1,7 +1,7 @@
 //! Kernels of a host's rows: the same bits at every level, and nothing read or written beyond their rows.
 
 use super::*;
-use crate::arch::attend::rows::{RowTile, RowType, UNIT};
+use crate::arch::attend::rows::{RowKernels, RowTile, RowType, UNIT};
 use crate::arch::attend::{self, BLOCK, QUERIES};
 
 /// Rows of any bytes; scales are small, and no half is infinite or NaN.
@@ -31,15 +31,17 @@ fn every_level_attends_to_rows_with_the_same_bits() {
             let (queries, weights) = (floats(count * dims), floats(count * BLOCK));
             let queries: Vec<&[f32]> = queries.chunks(dims).collect();
             let len = dims + 5;
-            let run = |k: &Kernels| {
+            let run = |k: &RowKernels| {
                 let (mut logits, mut sums) = (vec![[f32::NAN; BLOCK]; count], floats(count * len + 1));
-                (k.attend_rows.logits[kind as usize])(&tile, &queries, 0.125, &mut logits);
-                (k.attend_rows.values[kind as usize])(&tile, weights.as_chunks().0, &mut sums, len);
+                (k.logits[kind as usize])(&tile, &queries, 0.125, &mut logits);
+                (k.values[kind as usize])(&tile, weights.as_chunks().0, &mut sums, len);
                 logits.concat().into_iter().chain(sums).map(f32::to_bits).collect::<Vec<_>>()
             };
-            let expected = run(available().next().unwrap());
-            for k in available() {
-                assert!(run(k) == expected, "{kind:?} {:?}: {dims} dims, {tokens} tokens, {count} queries", k.level);
+            let expected = run(&attend::rows::PORTABLE);
+            for level in Available::all() {
+                let name = level.kernels().level;
+                let is_equal = run(level.row_kernels()) == expected;
+                assert!(is_equal, "{kind:?} {name:?}: {dims} dims, {tokens} tokens, {count} queries");
             }
             let (logits, sums) = expected.split_at(count * BLOCK);
             for logits in logits.chunks(BLOCK) {
@@ -67,9 +69,9 @@ fn tiles_that_do_not_fit_are_refused() {
         (640, 64, 4, 96),
     ] {
         let tile = RowTile { bytes: &bytes[..len], stride, tokens, dims };
-        for k in available() {
-            let call = || (k.attend_rows.logits[0])(&tile, &[&query], 1.0, &mut [[0.0; BLOCK]]);
-            assert!(std::panic::catch_unwind(call).is_err(), "{:?} {len} {stride} {tokens} {dims}", k.level);
+        for level in Available::all() {
+            let call = || (level.row_kernels().logits[0])(&tile, &[&query], 1.0, &mut [[0.0; BLOCK]]);
+            assert!(std::panic::catch_unwind(call).is_err(), "{len} {stride} {tokens} {dims}");
         }
     }
 }

@@ -28,7 +28,6 @@ level! {
         places: places = vector::places::<__m256i>;
         estimates: estimates = estimates::avx2::Floats16;
         attend: attend = attend::avx2::Maddubs;
-        attend_rows: attend_rows_narrow = estimates::avx2::Floats16;
         // 12 sums, two vectors of B and one of A fill the 16 registers.
         product: product = vector::product::<__m256, 6, 2, 2>;
     }
@@ -46,6 +45,13 @@ level! {
 pub(in crate::arch) fn attend_with_vnni() -> Option<&'static attend::AttendKernels> {
     static VNNI: attend::AttendKernels = kernel!(["avx2", "f16c", "fma", "avxvnni"] attend attend::avx2::Vnni256);
     has_features!(is_x86_feature_detected ["avx2", "f16c", "fma", "avxvnni"]).then_some(&VNNI)
+}
+
+/// Attention over rows of a host's own cache.
+pub(in crate::arch) fn row_kernels(_: Avx2) -> &'static attend::rows::RowKernels {
+    static ROWS: attend::rows::RowKernels =
+        kernel!(["avx2", "f16c", "fma"] attend_rows_narrow estimates::avx2::Floats16);
+    &ROWS
 }
 
 impl Codes for __m256 {

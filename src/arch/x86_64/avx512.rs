@@ -1,7 +1,7 @@
 //! AVX-512.
 
 use super::avx2;
-use crate::arch::level::level;
+use crate::arch::level::{kernel, level};
 use crate::arch::values::{Bf16, F32};
 use crate::arch::vector::{self, Codes, Floats, Vector, operations};
 use crate::arch::{attend, codes, estimates};
@@ -23,7 +23,6 @@ level! {
         places: places = vector::places::<__m512i>;
         estimates: estimates = estimates::avx512::Floats16;
         attend: attend = attend::avx512::Vnni512;
-        attend_rows: attend_rows = estimates::avx512::Floats16;
         // 24 sums, two vectors of B and one of A, of 32 registers.
         product: product = vector::product::<__m512, 12, 2, 1>;
     }
@@ -39,6 +38,13 @@ level! {
 
 /// The source of each byte of a vector, in the first of two vectors (0 to 63) or the second (64 to 127).
 struct Places([u8; 64]);
+
+/// Attention over rows of a host's own cache.
+pub(in crate::arch) fn row_kernels(_: Avx512) -> &'static attend::rows::RowKernels {
+    static ROWS: attend::rows::RowKernels =
+        kernel!(["avx512f", "avx512bw", "avx512vl", "avx2", "f16c", "fma"] attend_rows estimates::avx512::Floats16);
+    &ROWS
+}
 
 impl Places {
     /// Every `step`-th byte from `first` on, and after 32 of them from `second` on.

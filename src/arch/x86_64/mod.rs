@@ -1,7 +1,7 @@
 //! The x86-64 levels.
 
-mod avx2;
-mod avx512;
+pub(super) mod avx2;
+pub(super) mod avx512;
 mod sse2;
 
 pub(super) use avx2::{Avx2, attend_with_vnni};

@@ -187,7 +187,7 @@ impl Format for Q4_0 {
 }
 
 /// The kernels of every CPU.
-pub(in crate::arch) const PORTABLE: RowKernels = {
+pub(in crate::arch) static PORTABLE: RowKernels = {
     macro_rules! safe {
         ($format:ty) => {{
             fn logits_(tile: &RowTile, queries: &[&[f32]], scale: f32, to: &mut [[f32; BLOCK]]) {
