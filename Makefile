@@ -42,7 +42,7 @@ help:
 	@echo "make test-windows"
 	@echo "              tests of the core library for Windows under wine, on Debian"
 	@echo "make check-targets"
-	@echo "              type-check both libraries for Android, iOS, macOS, Windows and FreeBSD, and all with the oldest Rust"
+	@echo "              type-check the libraries for Android, iOS, macOS, Windows and FreeBSD, and all with the oldest Rust"
 	@echo "              that is taken; needs rustup and libzstd"
 	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"
 	@echo "make sanitize Rust and C++ suites under AddressSanitizer, LeakSanitizer and ThreadSanitizer; or -rust, -cpp alone"
@@ -60,7 +60,7 @@ help:
 	@echo "              (docs/quality.md)"
 	@echo "make size     bytes of each stripped library, by module"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
-	@echo "make header   regenerate the headers in include/ after a change in src/ffi or model/src/ffi"
+	@echo "make header   regenerate the headers in include/ after a change in src/ffi, model/src/ffi or llama/src/ffi"
 	@echo "make setup    install the missing tools of the tests"
 	@echo "make dist     tarballs of the last commit in build/dist: sources with SBOMs, and crates (docs/packages.md)"
 	@echo "make dist-binaries"
@@ -81,7 +81,7 @@ test:
 	@"$(SETUP)" test
 	cargo test --locked --workspace
 	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" -- store::queue attend::round
-	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON
+	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON -DMNNKV_LLAMA=ON
 	@$(COMPILE)
 	@cd "$(BUILD)" && $(CTEST) --output-on-failure --parallel $(JOBS)
 
@@ -101,7 +101,7 @@ check-targets:
 	rustup target add $(FOREIGN)
 	@for target in $(FOREIGN); do \
 	    echo "$$target"; ZSTD_SYS_USE_PKG_CONFIG=1 PKG_CONFIG_ALLOW_CROSS=1 cargo check --locked --lib --package mnn-kv \
-	        --package mnn-kv-model --features mnn-kv/capi --target "$$target" --target-dir "$(CARGO_TARGET_DIR)/foreign" || exit 1; \
+	        --package mnn-kv-model --package mnn-kv-llama --features mnn-kv/capi --target "$$target" --target-dir "$(CARGO_TARGET_DIR)/foreign" || exit 1; \
 	done
 
 sanitize: sanitize-rust sanitize-cpp
@@ -110,25 +110,26 @@ sanitize: sanitize-rust sanitize-cpp
 sanitize-rust:
 	$(TSAN) cargo test --locked --lib --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- \
 	    session::tests store:: attend:: sys::claim
-	$(ASAN) cargo test --locked --lib --test layout --test snapshot --test chat_file --test state --test quantised \
+	$(ASAN) cargo test --locked --lib --test layout --test snapshot --test chat_file --test quantised \
 	    --test out_of_memory --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize-address"
+	$(ASAN) cargo test --locked --package mnn-kv-llama --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize-address"
 
 # The suites with the shared library, and the programs; both are instrumented. Without those that measure memory by the
 # system, which is that of the sanitizer's allocator; ThreadSanitizer has no threads in a process behind fork. SANITIZERS=thread
 # runs one of the two.
-SANITIZED_PROGRAMS := mnnkv_suites mnnkv_model_suites mnnkv_mnn_suites mnnkv_pure_c_shared mnnkv_demo mnnkv_kill
+SANITIZED_PROGRAMS := mnnkv_suites mnnkv_model_suites mnnkv_llama_suites mnnkv_mnn_suites mnnkv_pure_c_shared mnnkv_demo mnnkv_kill
 SANITIZERS ?= address thread
 sanitize-cpp:
 	@"$(SETUP)" test
 	@for kind in $(SANITIZERS); do \
-	    $(CMAKE) -S . -B "$(BUILD)/$$kind" --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release -DMNNKV_BUILD_TESTS=ON \
+	    $(CMAKE) -S . -B "$(BUILD)/$$kind" --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release -DMNNKV_BUILD_TESTS=ON -DMNNKV_LLAMA=ON \
 	        -DMNNKV_SANITIZE=$$kind -DMNNKV_RUST_TARGET="$(HOST)" \
 	        -DMNNKV_CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)/sanitize-cpp" && \
 	    $(CMAKE) --build "$(BUILD)/$$kind" --parallel $(JOBS) --target $(SANITIZED_PROGRAMS) && \
 	    skipped='*Resident*:*LargeCache*' && { [ $$kind = address ] || skipped="$$skipped:*fork_suite*"; } && \
 	    (cd "$(BUILD)/$$kind" && export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/thread_sanitizer.supp" && \
 	     bin/mnnkv_suites --gtest_brief=1 "--gtest_filter=-$$skipped" && bin/mnnkv_model_suites --gtest_brief=1 && \
-	     bin/mnnkv_mnn_suites --gtest_brief=1 && \
+	     bin/mnnkv_llama_suites --gtest_brief=1 && bin/mnnkv_mnn_suites --gtest_brief=1 && \
 	     bin/mnnkv_pure_c_shared && bin/mnnkv_demo 2048 && bin/mnnkv_kill 20) || exit 1; \
 	done
 

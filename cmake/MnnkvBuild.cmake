@@ -1,5 +1,5 @@
 # The Rust libraries as CMake targets: mnnkv::shared, mnnkv::static, mnnkv::mnnkv; of model files mnnkv::model_shared,
-# mnnkv::model_static, mnnkv::model.
+# mnnkv::model_static, mnnkv::model; of llama.cpp mnnkv::llama_shared, mnnkv::llama_static.
 
 find_program(MNNKV_CARGO cargo HINTS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin")
 if(NOT MNNKV_CARGO)
@@ -249,4 +249,10 @@ if(MNNKV_MODEL)
   else()
     set_target_properties(mnnkv::model PROPERTIES INTERFACE_LINK_LIBRARIES "mnnkv::model_static;mnnkv::mnnkv")
   endif()
+endif()
+if(MNNKV_LLAMA)
+  mnnkv_library(mnnkv_llama mnn-kv-llama llama_shared llama_static)
+  list(GET MNNKV_LIBRARIES -1 last)
+  add_dependencies(mnnkv_llama_cargo ${last}_cargo)
+  list(APPEND MNNKV_LIBRARIES mnnkv_llama)
 endif()

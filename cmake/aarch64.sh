@@ -110,11 +110,12 @@ if [ "${1-}" = install ]; then
     exit
 fi
 
-# Only the library: tests of the command line start processes outside of the emulator. Fewer random schedules, for about
+# Only the libraries: tests of the command line start processes outside of the emulator. Fewer random schedules, for about
 # a minute.
-MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --target aarch64-unknown-linux-gnu --no-fail-fast
+MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --package mnn-kv --package mnn-kv-llama \
+    --target aarch64-unknown-linux-gnu --no-fail-fast
 
-configure "$out/cmake" -DMNNKV_BUILD_TESTS=ON -DCMAKE_PREFIX_PATH="$root/usr"
+configure "$out/cmake" -DMNNKV_BUILD_TESTS=ON -DMNNKV_LLAMA=ON -DCMAKE_PREFIX_PATH="$root/usr"
 "$cmake" --build "$out/cmake" --parallel "$jobs"
 # Excluded as single processes: these tests measure the memory of the process, to which qemu adds 2 MB pages of
 # translated code. They pass in suites.portable and suites.static, where the code is translated before.

@@ -19,7 +19,7 @@ modules() {
             name = $0
             sub(/^[0-9]+ [0-9]+ . /, "", name)
             if (name ~ /backtrace|gimli|addr2line|rustc_demangle|miniz_oxide/) module = "std: backtraces of panics"
-            else if (match(name, /mnnkv(_model)?::[a-z0-9_]+/)) module = substr(name, RSTART, RLENGTH)
+            else if (match(name, /mnnkv(_model|_llama)?::[a-z0-9_]+/)) module = substr(name, RSTART, RLENGTH)
             else if (name ~ /^mnnkv_/) { split(name, part, "_"); module = "export mnnkv_" part[2] "_*" }
             else if (name ~ /^_?(ZSTD|HUF|FSE|HIST|XXH|ERR|ZDICT)_/) module = "zstd"
             else if (match(name, /(core|alloc|std)::[a-z0-9_]+/)) module = substr(name, RSTART, RLENGTH)
@@ -40,3 +40,4 @@ size() {
 }
 size mnnkv mnn-kv
 size mnnkv_model mnn-kv-model
+size mnnkv_llama mnn-kv-llama

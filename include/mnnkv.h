@@ -3,7 +3,6 @@
 //   mnnkv/base.h      status codes, versions, element types, cache layouts
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
 //   mnnkv/attend.h    attention over tokens in 8 and 4 bits
-//   mnnkv/rows.h      attention over a cache that stays where the host has it, without a session
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/memory.h    a budget in bytes for all of a session's caches: the main way to use mnn-kv
 //   mnnkv/metrics.h   what a session has measured
@@ -15,12 +14,12 @@
 //   mnnkv/quantised.h MNN's quantised caches: description, appends, truncation, values for tools
 //   mnnkv/h2o.h       scores of blocks, and plans of the tokens to keep
 //   mnnkv/gear.h      the lossless codec of fp16, bf16, fp32 and int8 words
-//   mnnkv/state.h     state buffers of other engines, by a description of their tensors
 //   mnnkv/load.h      the functions of a library that is loaded at run time; not included here
 //   mnnkv/model.h     files that come with a model; not included here, and of a library of its own: libmnnkv_model
+//   mnnkv/llama.h     what only llama.cpp needs; likewise, of libmnnkv_llama
 //
-// A host that patches its attention needs base.h, session.h and attend.h, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp. docs/adopt.md makes
-// an example engine a host, step by step.
+// A host that patches its attention needs base.h, session.h and attend.h, and quantised.h for INT8 caches. C++ wrappers:
+// mnnkv.hpp. docs/adopt.md makes an example engine a host, step by step.
 //
 // Without the calls that attend.h shows, neither kv_quant nor a budget has an effect.
 //
@@ -78,7 +77,6 @@
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
 #include "mnnkv/attend.h"
-#include "mnnkv/rows.h"
 #include "mnnkv/memory.h"
 #include "mnnkv/metrics.h"
 #include "mnnkv/scores.h"
@@ -90,6 +88,5 @@
 #include "mnnkv/quantised.h"
 #include "mnnkv/h2o.h"
 #include "mnnkv/gear.h"
-#include "mnnkv/state.h"
 
 #endif  // MNNKV_H

@@ -11,7 +11,6 @@
 #include "mnnkv/base.hpp"
 #include "mnnkv/session.hpp"
 #include "mnnkv/attend.hpp"
-#include "mnnkv/rows.hpp"
 #include "mnnkv/memory.hpp"
 #include "mnnkv/metrics.hpp"
 #include "mnnkv/scores.hpp"
@@ -23,6 +22,5 @@
 #include "mnnkv/quantised.hpp"
 #include "mnnkv/h2o.hpp"
 #include "mnnkv/gear.hpp"
-#include "mnnkv/state.hpp"
 
 #endif  // MNNKV_HPP

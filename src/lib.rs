@@ -12,7 +12,6 @@
 //! | [`snapshot`] | a file of a chat's layers, saved step by step |
 //! | [`attend`] | attention over K in 8 bits and V in 4 |
 //! | [`session`] | the modules above together, as configured |
-//! | [`state`] | state buffers of other engines, by a description of their tensors |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | `json` | JSON in |
 //! | `bytes` | numbers and strings of bytes, as formats have them |
@@ -41,7 +40,6 @@ pub mod json;
 pub mod layout;
 pub mod session;
 pub mod snapshot;
-pub mod state;
 pub mod status;
 pub mod store;
 pub mod sys;

@@ -1,6 +1,7 @@
 //! The direction of imports, and where unsafe code and system calls may be.
 //!
-//! A module is a folder or a file of `src/`. The crate of `model/` is two modules: `model/ffi`, and `model` for the rest.
+//! A module is a folder or a file of `src/`. The crate of `model/` is two modules: `model/ffi`, and `model` for the rest; so is that
+//! of `llama/`.
 //! Modules of `replay/` begin with its name.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,17 +17,18 @@ const HOLDS_FILES: [&str; 2] = ["src/model/file.rs", "model/src/file.rs"];
 
 /// A module, and the modules that it may use and does use.
 const DIRECTION: &[(&str, &str)] = &[
-    ("ffi", "arch attend dtype gear h2o layout session snapshot state status store sys"),
+    ("ffi", "arch attend dtype gear h2o layout session snapshot status store sys"),
     ("model/ffi", "dtype ffi layout model status sys"),
+    ("llama/ffi", "arch dtype ffi llama status sys"),
     ("session", "attend bytes dtype h2o json layout snapshot status store sys"),
     ("store", "gear layout status sys"),
     ("snapshot", "bytes status sys"),
-    ("state", "bytes dtype gear status sys"),
     ("gear", "arch bytes dtype status sys"),
     ("layout", "arch dtype status sys"),
     ("attend", "arch dtype layout status sys"),
     ("h2o", "status sys"),
     ("model", "arch dtype json layout status sys"),
+    ("llama", "arch attend dtype gear status sys"),
     (
         "replay/evaluation",
         "replay/codec replay/dumps replay/error replay/eviction replay/results replay/watch replay/whole_cache",
@@ -149,14 +151,16 @@ impl Source {
             let own = own.map(|(line, name)| (line, format!("replay/{name}")));
             return self.named("mnnkv::").into_iter().chain(own).collect();
         }
-        if !self.path.starts_with("model/") {
+        let Some(package) = ["model", "llama"].into_iter().find(|name| self.path.starts_with(&format!("{name}/")))
+        else {
             // The parent of a module is the root.
             let is_root_of_room =
                 self.path.matches('/').count() == 1 || self.path == format!("src/{}/mod.rs", self.module());
             let above = if is_root_of_room { self.named("use super::") } else { Vec::new() };
             return own.chain(above).collect();
-        }
-        let own = own.map(|(line, name)| (line, if name == "ffi" { "model/ffi".into() } else { "model".into() }));
+        };
+        let module = |name| if name == "ffi" { format!("{package}/ffi") } else { package.into() };
+        let own = own.map(|(line, name)| (line, module(name)));
         self.named("mnnkv::").into_iter().chain(own).collect()
     }
 }
@@ -192,9 +196,11 @@ fn members(group: &str) -> Vec<String> {
 /// The module that a file belongs to; the ABI's headers and other files belong to none.
 fn module(path: &str) -> String {
     let first = |rest: &str| rest.split(['/', '.']).next().unwrap_or_default().to_string();
-    match path.strip_prefix("model/src/") {
-        Some(rest) if first(rest) == "ffi" => "model/ffi".into(),
-        Some(_) => "model".into(),
+    let package =
+        ["model", "llama"].into_iter().find_map(|name| Some((name, path.strip_prefix(&format!("{name}/src/"))?)));
+    match package {
+        Some((name, rest)) if first(rest) == "ffi" => format!("{name}/ffi"),
+        Some((name, _)) => name.into(),
         None => match path.strip_prefix("replay/src/") {
             Some(rest) => format!("replay/{}", first(rest)),
             None => path.strip_prefix("src/").map(first).unwrap_or_default(),
@@ -223,7 +229,7 @@ fn sources() -> Vec<Source> {
         }
     }
     let mut found = Vec::new();
-    ["src", "model/src", "replay/src"].iter().for_each(|folder| walk(folder, &mut found));
+    ["src", "model/src", "llama/src", "replay/src"].iter().for_each(|folder| walk(folder, &mut found));
     assert!(found.len() > 100, "{} files", found.len());
     found
 }
@@ -266,7 +272,7 @@ fn outside(sources: &[Source]) -> Vec<String> {
         let system = || source.named("std::").into_iter().filter(|(_, name)| SYSTEM.contains(&name.as_str()));
         let (module, path) = (source.module(), &source.path);
         let is_unsafe = |line: &str| line.split(|c| !is_word(c)).any(|word| word == "unsafe");
-        if !["arch", "sys", "ffi", "model/ffi"].contains(&module.as_str()) {
+        if !["arch", "sys", "ffi", "model/ffi", "llama/ffi"].contains(&module.as_str()) {
             let lines = source.lines.iter().filter(|(_, line)| is_unsafe(line));
             wrong.extend(lines.map(|(line, _)| format!("{path}:{line}: unsafe code in {module}")));
         }

@@ -13,8 +13,6 @@ mod host;
 mod runtime;
 #[path = "out_of_memory/snapshot.rs"]
 mod snapshot;
-#[path = "out_of_memory/state.rs"]
-mod state;
 
 #[global_allocator]
 static ALLOCATOR: failing_allocator::Failing = failing_allocator::Failing;

@@ -7,7 +7,7 @@ if(KIND STREQUAL "static")
   set(static ON)
 endif()
 build_project("${CMAKE_CURRENT_LIST_DIR}/consumer/find_package" "-DCMAKE_PREFIX_PATH=${PREFIX}" "-DVERSION=${VERSION}"
-              "-Dmnnkv_USE_STATIC_LIBS=${static}" "-DMODEL=${MODEL}")
+              "-Dmnnkv_USE_STATIC_LIBS=${static}" "-DMODEL=${MODEL}" "-DLLAMA=${LLAMA}")
 expect_needs_library("${SCRATCH}/bin/consumer")
 run_consumer("${SCRATCH}/bin/consumer")
 if(MODEL)

@@ -5,7 +5,7 @@ set(target "")
 if(RUST_TARGET)
   set(target --target "${RUST_TARGET}")
 endif()
-run("${CARGO}" tree --locked --manifest-path "${SOURCE}/Cargo.toml" --package mnn-kv --package mnn-kv-model
+run("${CARGO}" tree --locked --manifest-path "${SOURCE}/Cargo.toml" --package mnn-kv --package mnn-kv-model --package mnn-kv-llama
     --edges normal,no-proc-macro --no-dedupe --prefix none --format "{p} | {l} |" ${target})
 string(REGEX MATCHALL "[^ \n]+ v[^ \n]+ \\| [^\n|]+ \\|" crates "${run_output}")
 list(REMOVE_DUPLICATES crates)

@@ -8,6 +8,9 @@
 #ifdef MNNKV_TESTS_OF_MODEL
 #include <mnnkv/model.h>
 #endif
+#ifdef MNNKV_TESTS_OF_LLAMA
+#include <mnnkv/llama.h>
+#endif
 
 #include <gtest/gtest.h>
 
@@ -154,6 +157,12 @@ private:
 #ifdef MNNKV_TESTS_OF_MODEL
 inline const char* last_error() { return mnnkv_model_last_error(); }
 inline void fail_first() { mnnkv_sizing_create(nullptr, 0, 0xBAD, nullptr); }
+#elif defined(MNNKV_TESTS_OF_LLAMA)
+inline const char* last_error() { return mnnkv_llama_last_error(); }
+inline void fail_first() {
+    std::size_t size = 0;
+    mnnkv_state_decoded_size("?", 1, &size);
+}
 #else
 inline const char* last_error() { return mnnkv_last_error(); }
 inline void fail_first() {

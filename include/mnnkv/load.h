@@ -180,9 +180,6 @@ static struct mnnkv_functions {
     mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap, size_t *n_pairs);
     mnnkv_status (*session_attends)(const mnnkv_session *session, uint32_t layer, int32_t *attends);
     mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend);
-    mnnkv_status (*rows_scratch)(const mnnkv_rows *rows, uint32_t parts, uint64_t *bytes);
-    mnnkv_status (*rows_attend)(const mnnkv_rows *rows, uint32_t part, uint32_t parts, void *scratch, uint64_t scratch_bytes);
-    mnnkv_status (*rows_merge)(const mnnkv_rows *rows, uint32_t part, uint32_t parts, const void *scratch, uint64_t scratch_bytes);
     mnnkv_status (*session_memory)(const mnnkv_session *session, mnnkv_memory_stats *stats);
     mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
     mnnkv_status (*session_metrics)(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
@@ -221,10 +218,6 @@ static struct mnnkv_functions {
     void (*thread_trim)(void);
     mnnkv_status (*decode_gear)(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len);
     mnnkv_status (*decode_fp16_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-    size_t (*state_bound)(size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors);
-    mnnkv_status (*state_encode)(const void *src, size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors, const mnnkv_state_options *options, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*state_decoded_size)(const void *src, size_t src_len, size_t *size);
-    mnnkv_status (*state_decode)(const void *src, size_t src_len, const mnnkv_state_options *options, void *dst, size_t dst_cap, size_t *dst_len);
 } mnnkv_loaded;
 
 static const char *const mnnkv_load_names[] = {
@@ -248,9 +241,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_positions",
     "mnnkv_session_attends",
     "mnnkv_session_attend",
-    "mnnkv_rows_scratch",
-    "mnnkv_rows_attend",
-    "mnnkv_rows_merge",
     "mnnkv_session_memory",
     "mnnkv_session_trim",
     "mnnkv_session_metrics",
@@ -289,10 +279,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_thread_trim",
     "mnnkv_decode_gear",
     "mnnkv_decode_fp16_gear",
-    "mnnkv_state_bound",
-    "mnnkv_state_encode",
-    "mnnkv_state_decoded_size",
-    "mnnkv_state_decode",
 };
 
 MNNKV_LOAD_HIDDEN const char *mnnkv_status_name(mnnkv_status status) {
@@ -375,18 +361,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attends(const mnnkv_session *sessio
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend) {
     return mnnkv_loaded.session_attend ? mnnkv_loaded.session_attend(session, layer, part, parts, cache, attend) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_rows_scratch(const mnnkv_rows *rows, uint32_t parts, uint64_t *bytes) {
-    return mnnkv_loaded.rows_scratch ? mnnkv_loaded.rows_scratch(rows, parts, bytes) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_rows_attend(const mnnkv_rows *rows, uint32_t part, uint32_t parts, void *scratch, uint64_t scratch_bytes) {
-    return mnnkv_loaded.rows_attend ? mnnkv_loaded.rows_attend(rows, part, parts, scratch, scratch_bytes) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_rows_merge(const mnnkv_rows *rows, uint32_t part, uint32_t parts, const void *scratch, uint64_t scratch_bytes) {
-    return mnnkv_loaded.rows_merge ? mnnkv_loaded.rows_merge(rows, part, parts, scratch, scratch_bytes) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_stats *stats) {
@@ -545,22 +519,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_gear(const void *src, size_t src_len
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
     return mnnkv_loaded.decode_fp16_gear ? mnnkv_loaded.decode_fp16_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN size_t mnnkv_state_bound(size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors) {
-    return mnnkv_loaded.state_bound ? mnnkv_loaded.state_bound(src_len, tensors, n_tensors) : 0;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_state_encode(const void *src, size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors, const mnnkv_state_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.state_encode ? mnnkv_loaded.state_encode(src, src_len, tensors, n_tensors, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_state_decoded_size(const void *src, size_t src_len, size_t *size) {
-    return mnnkv_loaded.state_decoded_size ? mnnkv_loaded.state_decoded_size(src, src_len, size) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_state_decode(const void *src, size_t src_len, const mnnkv_state_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.state_decode ? mnnkv_loaded.state_decode(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {

@@ -94,9 +94,9 @@ cost measure(const std::function<void()>& body) {
     return least;
 }
 
-void require(const mnnkv::status& status, const char* what) {
+void require(const mnnkv_llama::status& status, const char* what) {
     if (!status) {
-        std::fprintf(stderr, "%s: %s %s\n", what, status.name(), status.message());
+        std::fprintf(stderr, "%s: %s\n", what, status.message());
         std::exit(1);
     }
 }
@@ -143,23 +143,19 @@ void run(llama_model* model, const cache_kind& kind, const std::vector<llama_tok
           set + unpress, "");
 
     struct blob_of {
-        int effort;
         std::uint32_t threads;
         mnnkv_llama::buffer blob;
         cost save, restore;
     };
     std::vector<blob_of> blobs;
     mnnkv_llama::saved report;
-    for (const std::pair<int, std::uint32_t>& way : {std::pair<int, std::uint32_t>(1, 1), {3, 1}, {3, 0}, {5, 1}}) {
-        blob_of now = {way.first, way.second, mnnkv_llama::buffer(), {0, 0}, {0, 0}};
-        mnnkv_state_options options = mnnkv::make<mnnkv_state_options>();
-        options.effort = now.effort;
-        options.threads = now.threads;
+    for (const std::uint32_t threads : {1u, 0u}) {
+        blob_of now = {threads, mnnkv_llama::buffer(), {0, 0}, {0, 0}};
         now.save = measure([&] {
-            require(mnnkv_llama::save(first.get(), 0, now.blob, 0, &options, &report), "save");
+            require(mnnkv_llama::save(first.get(), 0, now.blob, 0, threads, &report), "save");
         });
         now.restore = measure([&] {
-            require(mnnkv_llama::restore(other.get(), 0, now.blob.data(), now.blob.size(), 0, &options), "restore");
+            require(mnnkv_llama::restore(other.get(), 0, now.blob.data(), now.blob.size()), "restore");
         });
         blobs.push_back(std::move(now));
     }
@@ -180,7 +176,7 @@ void run(llama_model* model, const cache_kind& kind, const std::vector<llama_tok
             same = same && std::memcmp(got.data(), logits.data(), got.size() * sizeof(float)) == 0;
             next = likeliest(got);
         }
-        const std::string way = "effort " + std::to_string(now.effort) + (now.threads == 1 ? ", one thread" : "") +
+        const std::string way = std::string("mnn-kv") + (now.threads == 1 ? ", one thread" : "") +
                                 (report.found.form.empty() ? ", opaque" : "");
         print(kind, way.c_str(), now.blob.size(), raw.size(), prompt.size(), now.save, now.restore,
               same ? "same" : "NOT the same");

@@ -6,7 +6,7 @@
 #define GGML_BACKEND_DL
 #include <ggml-backend-impl.h>
 #include <ggml.h>
-#include <mnnkv/rows.h>
+#include <mnnkv/llama.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
-#include <string>
 #include <vector>
 
 namespace {
@@ -145,10 +144,7 @@ mnnkv_status attend(context & own) {
 
 // Whether the kernels support a node; the CPU backend computes all others.
 bool takes(const ggml_tensor * node) {
-    static const bool has_kernels = [] {
-        const std::string level = mnnkv_cpu_level();
-        return level != "portable" && level != "sse2";
-    }();
+    static const bool has_kernels = mnnkv_rows_supported() != 0;
     switch (node->op) {
         case GGML_OP_NONE:
         case GGML_OP_RESHAPE:
@@ -169,12 +165,9 @@ bool takes(const ggml_tensor * node) {
         return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) && t->nb[1] % sizeof(float) == 0 &&
                t->nb[2] % sizeof(float) == 0;
     };
-    float scale;
-    std::memcpy(&scale, node->op_params, sizeof scale);
     const bool has_rows = q->ne[1] > 0 && q->ne[3] > 0 && k->ne[1] > 0;
     const bool same_shape = k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3];
-    // A scale of 0 is 1 / sqrt(dim) in mnnkv_rows.
-    return has_rows && scale != 0 && q->ne[1] <= most_rows && is_cache(k) && is_cache(v) && is_float(q) && is_float(node) && same_shape &&
+    return has_rows && q->ne[1] <= most_rows && is_cache(k) && is_cache(v) && is_float(q) && is_float(node) && same_shape &&
            q->ne[2] % k->ne[2] == 0 &&
            (mask == nullptr || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t) && mask->ne[0] >= k->ne[1] &&
                                 mask->ne[1] >= q->ne[1] && mask->ne[2] == 1)) &&
@@ -205,7 +198,7 @@ ggml_status backend_compute(ggml_backend_t backend, ggml_cgraph * graph) {
         } catch (const std::bad_alloc &) {
         }
         if (status != MNNKV_OK) {
-            std::fprintf(stderr, "ggml-mnnkv: %s: %s\n", node->name, mnnkv_status_name(status));
+            std::fprintf(stderr, "ggml-mnnkv: %s: status %d of mnnkv/base.h\n", node->name, static_cast<int>(status));
             return status == MNNKV_OUT_OF_MEMORY ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_FAILED;
         }
     }

@@ -47,46 +47,45 @@ struct state_functions {
 
 /// Saves a sequence to `blob`, which is unchanged after a failure. The sequence stays in the context.
 /// flags: LLAMA_STATE_SEQ_FLAGS_*, ignored by versions without them.
-/// options: NULL = all cores, default effort.
+/// threads: the calling one included; 0 = as many as cores.
 /// NOT_FOUND: if llama.cpp returns no state
 /// UNSUPPORTED: if a flag leaves the state on a device
-inline mnnkv::status save(llama_context* context, llama_seq_id sequence, buffer& blob,
-                          std::uint32_t flags = 0, const mnnkv_state_options* options = nullptr,
-                          saved* report = nullptr) {
+inline status save(llama_context* context, llama_seq_id sequence, buffer& blob,
+                          std::uint32_t flags = 0, std::uint32_t threads = 0, saved* report = nullptr) {
 #ifdef LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
     if ((flags & LLAMA_STATE_SEQ_FLAGS_ON_DEVICE) != 0) {
-        return mnnkv::status(MNNKV_UNSUPPORTED, &failures::on_device);
+        return status(MNNKV_UNSUPPORTED, "the flags leave the state on a device");
     }
 #endif
     const std::size_t size = state_functions::size(context, sequence, flags);
     buffer raw(size);
     if (!raw) {
-        return mnnkv::status(MNNKV_OUT_OF_MEMORY, &failures::no_memory);
+        return status(MNNKV_OUT_OF_MEMORY, "out of memory");
     }
     const std::size_t len = state_functions::get(context, raw.data(), size, sequence, flags);
     if (len == 0 || len > size) {
-        return mnnkv::status(MNNKV_NOT_FOUND, &failures::no_state);
+        return status(MNNKV_NOT_FOUND, "llama.cpp returned no state");
     }
     if (report != nullptr) {
         report->raw_bytes = len;
     }
-    return compress(raw.data(), len, options, blob, report != nullptr ? &report->found : nullptr);
+    return compress(raw.data(), len, threads, blob, report != nullptr ? &report->found : nullptr);
 }
 
 /// Restores a sequence of `save` with the same flags in a context of the same model and parameters, under any id. Tokens
 /// that the sequence had are gone, also after a failure of llama.cpp.
 /// max_size: the largest state that is accepted before compression; for blobs from elsewhere.
 /// STALE: if llama.cpp refuses the state: another model, another cache type, or a cache without room
-inline mnnkv::status restore(llama_context* context, llama_seq_id sequence, const void* blob, std::size_t blob_size,
-                             std::uint32_t flags = 0, const mnnkv_state_options* options = nullptr,
-                             std::size_t max_size = SIZE_MAX) {
+inline status restore(llama_context* context, llama_seq_id sequence, const void* blob, std::size_t blob_size,
+                             std::uint32_t flags = 0, std::size_t max_size = SIZE_MAX) {
     buffer raw;
-    const mnnkv::status decoded = decompress(blob, blob_size, options, max_size, raw);
+    const status decoded = decompress(blob, blob_size, max_size, raw);
     if (!decoded) {
         return decoded;
     }
     const bool is_set = state_functions::set(context, raw.data(), raw.size(), sequence, flags) == raw.size();
-    return mnnkv::status(is_set ? MNNKV_OK : MNNKV_STALE, &failures::refused);
+    return status(is_set ? MNNKV_OK : MNNKV_STALE,
+                  "llama.cpp refused the state: another model or type of cache, or no room");
 }
 
 }  // namespace mnnkv_llama

@@ -19,9 +19,25 @@
 #include <utility>
 #include <vector>
 
-#include "mnnkv.hpp"
+#include "mnnkv/llama.h"
 
 namespace mnnkv_llama {
+
+/// The outcome of a call; true on success.
+class status {
+public:
+    status(mnnkv_status code = MNNKV_OK, const char* why = nullptr) : code_(code), why_(why) {}
+
+    explicit operator bool() const { return code_ == MNNKV_OK; }
+    mnnkv_status code() const { return code_; }
+
+    /// Why the call has failed. Read it on the thread of the call, before its next call. "" on success.
+    const char* message() const { return code_ == MNNKV_OK ? "" : why_ != nullptr ? why_ : mnnkv_llama_last_error(); }
+
+private:
+    mnnkv_status code_;
+    const char* why_;
+};
 
 /// The description of a buffer.
 struct layout {
@@ -32,6 +48,8 @@ struct layout {
     std::vector<mnnkv_state_tensor> tensors;
     /// The role of each tensor: 'k' (keys), 'v' (values) or 's' (recurrent state).
     std::vector<char> roles;
+    /// Bytes of a row of each tensor: of a cell, or of a channel.
+    std::vector<std::uint64_t> row_bytes;
 };
 
 /// A type of ggml that caches may have, by its number.
@@ -40,7 +58,7 @@ struct ggml_row {
     /// The type of the elements, or of the scales of blocks.
     std::uint32_t dtype;
     /// Bytes of a block, and of the scales that it begins with; 0: elements.
-    std::uint32_t block, scale;
+    std::uint16_t block, scale;
 };
 
 /// The row of a type, or NULL for types of no cache.
@@ -200,7 +218,7 @@ private:
         if (row == nullptr || bytes == 0 || bytes % (row->block > 0 ? row->block : width(*row)) != 0) {
             return false;
         }
-        return tensor(*row, row->block > 0 ? MNNKV_STATE_BLOCKS : MNNKV_STATE_WORDS, cells, bytes, at);
+        return tensor(*row, cells, bytes, at);
     }
 
     /// A tensor with a row per channel.
@@ -214,27 +232,25 @@ private:
         if (row == nullptr || row->block > 0 || element != width(*row) || count == 0 || count > max_channels) {
             return false;
         }
-        return tensor(*row, MNNKV_STATE_CHANNELS, count, std::uint64_t(element) * cells, at);
+        return tensor(*row, count, std::uint64_t(element) * cells, at);
     }
 
-    bool tensor(const ggml_row& row, std::uint32_t form, std::uint64_t count, std::uint64_t bytes, std::size_t& at) {
+    bool tensor(const ggml_row& row, std::uint64_t count, std::uint64_t bytes, std::size_t& at) {
         if (count == 0 || bytes == 0) {
             return true;
         }
         mnnkv_state_tensor found = {};
-        found.struct_size = sizeof found;
         found.dtype = row.dtype;
-        found.layout = form;
         found.block_bytes = row.block;
         found.scale_bytes = row.scale;
         found.offset = at;
-        found.rows = count;
-        found.row_bytes = bytes;
-        if (bytes > size_ / count || !skip(at, count * bytes)) {
+        found.bytes = count * bytes;
+        if (bytes > size_ / count || !skip(at, found.bytes)) {
             return false;
         }
         found_.tensors.push_back(found);
         found_.roles.push_back(role_);
+        found_.row_bytes.push_back(bytes);
         return true;
     }
 
@@ -333,19 +349,9 @@ private:
     std::size_t size_ = 0;
 };
 
-/// Texts of failures in this adapter, for mnnkv::status.
-struct failures {
-    static const char* no_memory() { return "out of memory"; }
-    static const char* too_large() { return "the state in the blob is larger than max_size"; }
-    static const char* on_device() { return "the flags leave the state on a device"; }
-    static const char* no_state() { return "llama.cpp returned no state"; }
-    static const char* refused() { return "llama.cpp refused the state: another model or type of cache, or no room"; }
-};
-
 /// Compresses a buffer of this layout to `blob`, which is unchanged after a failure. Without a layout that fits all bytes are
-/// opaque.
-inline mnnkv::status compress_as(layout& described, const void* data, std::size_t size, const mnnkv_state_options* options,
-                                 buffer& blob) {
+/// opaque. threads: the calling one included; 0 = as many as cores.
+inline status compress_as(layout& described, const void* data, std::size_t size, std::uint32_t threads, buffer& blob) {
     std::size_t bound = mnnkv_state_bound(size, described.tensors.data(), described.tensors.size());
     if (bound == 0) {
         described = layout();
@@ -353,51 +359,49 @@ inline mnnkv::status compress_as(layout& described, const void* data, std::size_
     }
     buffer out(bound);
     if (!out) {
-        return mnnkv::status(MNNKV_OUT_OF_MEMORY, &failures::no_memory);
+        return status(MNNKV_OUT_OF_MEMORY, "out of memory");
     }
     std::size_t len = 0;
     const mnnkv_status result = mnnkv_state_encode(data, size, described.tensors.data(), described.tensors.size(),
-                                                   options, out.data(), bound, &len);
+                                                   threads, out.data(), bound, &len);
     if (result == MNNKV_OK) {
         out.shrink(len);
         blob = std::move(out);
     }
-    return mnnkv::status(result);
+    return status(result);
 }
 
 /// As compress_as, of any layout that is known. `found`: set unless NULL, where this succeeds.
-inline mnnkv::status compress(const void* data, std::size_t size, const mnnkv_state_options* options,
-                              buffer& blob, layout* found = nullptr) {
+inline status compress(const void* data, std::size_t size, std::uint32_t threads, buffer& blob, layout* found = nullptr) {
     layout described = find(data, size);
-    const mnnkv::status result = compress_as(described, data, size, options, blob);
+    const status result = compress_as(described, data, size, threads, blob);
     if (result && found != nullptr) {
         *found = described;
     }
     return result;
 }
 
-/// Decodes a blob to `data`, which is unchanged after a failure. `max_size`: larger buffers are BUFFER_TOO_SMALL,
+/// Decodes a blob to `data`, on all cores; it is unchanged after a failure. `max_size`: larger buffers are BUFFER_TOO_SMALL,
 /// whatever a blob claims.
-inline mnnkv::status decompress(const void* blob, std::size_t blob_size, const mnnkv_state_options* options,
-                                std::size_t max_size, buffer& data) {
+inline status decompress(const void* blob, std::size_t blob_size, std::size_t max_size, buffer& data) {
     std::size_t claimed = 0;
     const mnnkv_status read = mnnkv_state_decoded_size(blob, blob_size, &claimed);
     if (read != MNNKV_OK) {
-        return mnnkv::status(read);
+        return status(read);
     }
     if (claimed > max_size) {
-        return mnnkv::status(MNNKV_BUFFER_TOO_SMALL, &failures::too_large);
+        return status(MNNKV_BUFFER_TOO_SMALL, "the state in the blob is larger than max_size");
     }
     buffer out(claimed);
     std::size_t size = 0;
     if (!out) {
-        return mnnkv::status(MNNKV_OUT_OF_MEMORY, &failures::no_memory);
+        return status(MNNKV_OUT_OF_MEMORY, "out of memory");
     }
-    const mnnkv_status result = mnnkv_state_decode(blob, blob_size, options, out.data(), claimed, &size);
+    const mnnkv_status result = mnnkv_state_decode(blob, blob_size, 0, out.data(), claimed, &size);
     if (result == MNNKV_OK) {
         data = std::move(out);
     }
-    return mnnkv::status(result);
+    return status(result);
 }
 
 }  // namespace mnnkv_llama

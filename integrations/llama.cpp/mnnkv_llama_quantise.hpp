@@ -31,7 +31,7 @@ public:
         of_small = layout();
         for (std::size_t i = 0; i < found.tensors.size(); ++i) {
             if (fits(found, i, state.data())) {
-                parts_.push_back({found.tensors[i], found.roles[i] == 'k'});
+                parts_.push_back({found.tensors[i].offset, found.tensors[i].bytes, found.roles[i] == 'k'});
             }
         }
         if (parts_.empty()) {
@@ -40,13 +40,13 @@ public:
         small.clear();
         std::size_t at = 0;
         for (const part& each : parts_) {
-            const std::size_t begin = static_cast<std::size_t>(each.raw.offset);
+            const std::size_t begin = each.offset;
             small.insert(small.end(), state.data() + at, state.data() + begin);
             of_small.tensors.push_back(each.small(small.size()));
             const std::size_t size = each.groups() * each.bytes();
             small.resize(small.size() + size);
             each.quantise(state.data() + begin, small.data() + small.size() - size);
-            at = begin + each.raw_bytes();
+            at = begin + each.raw_bytes;
         }
         small.insert(small.end(), state.begin() + static_cast<std::ptrdiff_t>(at), state.end());
         return true;
@@ -57,12 +57,12 @@ public:
         state.resize(raw_size_);
         std::size_t from = 0, to = 0;
         for (const part& each : parts_) {
-            const std::size_t begin = static_cast<std::size_t>(each.raw.offset);
+            const std::size_t begin = each.offset;
             std::memcpy(state.data() + to, small.data() + from, begin - to);
             from += begin - to;
             each.restore(small.data() + from, state.data() + begin);
             from += each.groups() * each.bytes();
-            to = begin + each.raw_bytes();
+            to = begin + each.raw_bytes;
         }
         std::memcpy(state.data() + to, small.data() + from, raw_size_ - to);
     }
@@ -73,24 +73,21 @@ public:
 private:
     /// A tensor, K or V.
     struct part {
-        mnnkv_state_tensor raw;
+        std::size_t offset, raw_bytes;
         bool is_key;
 
         /// Numbers of a group, and its bytes: scales, then codes.
         std::size_t count() const { return is_key ? 64 : 32; }
         std::size_t bytes() const { return is_key ? 2 + 64 : 4 + 16; }
-        std::size_t raw_bytes() const { return static_cast<std::size_t>(raw.rows * raw.row_bytes); }
-        std::size_t groups() const { return raw_bytes() / 2 / count(); }
+        std::size_t groups() const { return raw_bytes / 2 / count(); }
 
-        mnnkv_state_tensor small(std::size_t offset) const {
-            mnnkv_state_tensor made = mnnkv::make<mnnkv_state_tensor>();
+        mnnkv_state_tensor small(std::size_t at) const {
+            mnnkv_state_tensor made = {};
             made.dtype = MNNKV_DTYPE_F16;
-            made.layout = MNNKV_STATE_BLOCKS;
-            made.block_bytes = static_cast<std::uint32_t>(bytes());
+            made.block_bytes = static_cast<std::uint16_t>(bytes());
             made.scale_bytes = is_key ? 2 : 4;
-            made.offset = offset;
-            made.rows = raw.rows;
-            made.row_bytes = raw.row_bytes / 2 / count() * bytes();
+            made.offset = at;
+            made.bytes = groups() * bytes();
             return made;
         }
 
@@ -150,12 +147,12 @@ private:
     static bool fits(const layout& found, std::size_t i, const std::uint8_t* state) {
         const mnnkv_state_tensor& tensor = found.tensors[i];
         const std::size_t group = found.roles[i] == 'k' ? 128 : 64;
-        if (found.roles[i] == 's' || tensor.dtype != MNNKV_DTYPE_F16 || tensor.layout == MNNKV_STATE_BLOCKS ||
-            tensor.row_bytes % group != 0) {
+        if (found.roles[i] == 's' || tensor.dtype != MNNKV_DTYPE_F16 || tensor.block_bytes > 0 ||
+            found.row_bytes[i] % group != 0) {
             return false;
         }
         const std::uint8_t* const begin = state + tensor.offset;
-        for (std::size_t at = 0, end = static_cast<std::size_t>(tensor.rows * tensor.row_bytes); at < end; at += 2) {
+        for (std::size_t at = 0, end = static_cast<std::size_t>(tensor.bytes); at < end; at += 2) {
             if ((half_at(begin + at) & 0x7c00) == 0x7c00) {
                 return false;
             }

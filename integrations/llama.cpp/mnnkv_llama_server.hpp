@@ -48,7 +48,7 @@ public:
                 } else if (from->state != contents::encoded) {
                     *to[i] = from->raw[i];  // which a copy has, too, or the thread reads
                 } else if (!decode(from->blobs[i], from->small.empty() ? nullptr : &from->small[i], *to[i])) {
-                    why = mnnkv_last_error();
+                    why = mnnkv_llama_last_error();
                     return false;
                 }
             }
@@ -86,7 +86,7 @@ private:
         bytes read;
         bytes& target = small != nullptr && small->is_smaller() ? read : to;
         target.resize(size);
-        if (mnnkv_state_decode(blob.data(), blob.size(), nullptr, target.data(), size, &size) != MNNKV_OK) {
+        if (mnnkv_state_decode(blob.data(), blob.size(), 0, target.data(), size, &size) != MNNKV_OK) {
             return false;
         }
         if (&target == &read) {
@@ -219,10 +219,6 @@ private:
 
     static bool compressed(const std::vector<packed_prompt::bytes>& raw, std::vector<quantised>* small,
                            std::vector<buffer>& blobs, std::size_t& size) {
-        // One thread, at the lowest effort: the others are the slots'.
-        mnnkv_state_options options = mnnkv::make<mnnkv_state_options>();
-        options.effort = 1;
-        options.threads = 1;
         try {
             blobs.resize(raw.size());
             packed_prompt::bytes fewer;
@@ -234,8 +230,9 @@ private:
                 const bool shrinks = small != nullptr && (*small)[i].shrink(raw[i], fewer, found);
                 const packed_prompt::bytes& given = shrinks ? fewer : raw[i];
                 if (!given.empty() &&
-                    !(shrinks ? compress_as(found, given.data(), given.size(), &options, blobs[i])
-                              : compress(given.data(), given.size(), &options, blobs[i]))) {
+                    // One thread: the others are the slots'.
+                    !(shrinks ? compress_as(found, given.data(), given.size(), 1, blobs[i])
+                              : compress(given.data(), given.size(), 1, blobs[i]))) {
                     return false;
                 }
                 size += blobs[i].size();

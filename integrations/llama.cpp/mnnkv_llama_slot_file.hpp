@@ -45,7 +45,7 @@ inline buffer read(const std::string& path) {
     return bytes;
 }
 
-/// Whether a file begins as a blob does (docs/state.md). llama.cpp's own files are not read further.
+/// Whether a file begins as a blob does (README.md). llama.cpp's own files are not read further.
 inline bool is_blob(const std::string& path) {
     char magic[8] = {};
     std::FILE* const file = std::fopen(path.c_str(), "rb");
@@ -119,9 +119,7 @@ inline std::size_t pack_slot_file(const std::string& given, std::size_t size) {
     const std::string path = slot_file::resolved(given);
     buffer blob;
     const buffer raw = slot_file::read(path);
-    mnnkv_state_options options = mnnkv::make<mnnkv_state_options>();
-    options.effort = 1;
-    if (!raw || !compress(raw.data(), raw.size(), &options, blob) || blob.size() >= raw.size() ||
+    if (!raw || !compress(raw.data(), raw.size(), 0, blob) || blob.size() >= raw.size() ||
         slot_file::is_too_small(blob.size(), raw.size())) {
         return size;
     }
@@ -155,7 +153,7 @@ public:
             return;
         }
         buffer raw(size);
-        if (raw && mnnkv_state_decode(blob.data(), blob.size(), nullptr, raw.data(), size, &size) == MNNKV_OK &&
+        if (raw && mnnkv_state_decode(blob.data(), blob.size(), 0, raw.data(), size, &size) == MNNKV_OK &&
             slot_file::write_beside(path, raw, decoded_)) {
             path = decoded_;
             failed_ = false;

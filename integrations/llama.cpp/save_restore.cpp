@@ -58,10 +58,10 @@ int main(int count, char** arguments) {
 
         mnnkv_llama::buffer blob;
         mnnkv_llama::saved report;
-        const mnnkv::status saved = mnnkv_llama::save(first.get(), 0, blob, 0, nullptr, &report);
-        const mnnkv::status restored = mnnkv_llama::restore(second.get(), 0, blob.data(), blob.size());
+        const mnnkv_llama::status saved = mnnkv_llama::save(first.get(), 0, blob, 0, 0, &report);
+        const mnnkv_llama::status restored = mnnkv_llama::restore(second.get(), 0, blob.data(), blob.size());
         if (!saved || !restored) {
-            std::fprintf(stderr, "save: %s, restore: %s\n", saved.name(), restored.name());
+            std::fprintf(stderr, "save: %s, restore: %s\n", saved.message(), restored.message());
             return 1;
         }
         std::printf("%zu bytes, %zu compressed, layout \"%s\"\n", report.raw_bytes, blob.size(),

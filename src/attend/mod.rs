@@ -10,7 +10,6 @@ mod offload;
 mod queries;
 mod reload;
 mod round;
-pub mod rows;
 mod sketch;
 mod slots;
 mod step;

@@ -1,6 +1,5 @@
 //! Blocks against a model of their format in f64.
 
-mod rows;
 mod sketch;
 mod steps;
 

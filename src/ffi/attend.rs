@@ -22,7 +22,7 @@
 //! - Repeated runs: results are the same to the bit on every CPU, for any number of parts and in any order, but where blocks
 //!   of kv_memory_file come late. Which blocks a budget drops depends on working memory, too, and so on how many parts run at
 //!   once.
-//! - Not here: slopes (ALiBi), which rows.h has, and a V of another width than K.
+//! - Not here: slopes (ALiBi), and a V of another width than K.
 //! - K of a raw token that a row attends to must be finite, or the call is refused. V of all raw tokens must be finite, also of
 //!   those that a row does not attend to: else its output may be NaN.
 //! - Rounding: sums are f32. A query times the scales of K is rounded to 13 bits of its largest channel. A softmax weight times

@@ -2,7 +2,7 @@
 
 /// The number of cores that the calling thread may use, at least 1: those of its affinity, and no more than the control
 /// groups of the process allow. Allocates nothing.
-pub(crate) fn cores() -> u32 {
+pub fn cores() -> u32 {
     system::cores().unwrap_or(1).max(1)
 }
 

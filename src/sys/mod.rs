@@ -36,7 +36,8 @@ pub(crate) mod thread_slot;
 mod threads;
 
 pub(crate) use claim::{Claim, ClaimState, Claimed};
-pub(crate) use cores::cores;
+#[doc(hidden)]
+pub use cores::cores;
 pub(crate) use environment::with_variable;
 pub(crate) use per_process::PerProcess;
 pub(crate) use quiet::quietly;
