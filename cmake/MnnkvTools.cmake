@@ -35,10 +35,9 @@ add_custom_target(mnnkv_tools ALL
   WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
   COMMENT "Building the program mnnkv with cargo"
   USES_TERMINAL VERBATIM)
-add_dependencies(mnnkv_tools mnnkv_cargo)
-if(TARGET mnnkv_model_cargo)
-  add_dependencies(mnnkv_tools mnnkv_model_cargo)
-endif()
+foreach(library IN LISTS MNNKV_LIBRARIES)
+  add_dependencies(mnnkv_tools ${library}_cargo)
+endforeach()
 
 if(MNNKV_INSTALL)
   install(PROGRAMS "${program}" DESTINATION "${CMAKE_INSTALL_BINDIR}")

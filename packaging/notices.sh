@@ -1,7 +1,8 @@
 #!/bin/sh
 # Writes what is linked into each library and into the program: SBOMs in CycloneDX JSON, and licence texts.
 #
-#   notices.sh OUT VENDOR   OUT/libmnnkv.cdx.json, OUT/libmnnkv_model.cdx.json, OUT/mnnkv.cdx.json, OUT/mnnkv.txt
+#   notices.sh OUT VENDOR   OUT/libmnnkv.cdx.json, OUT/libmnnkv_model.cdx.json, OUT/libmnnkv_llama.cdx.json, OUT/mnnkv.cdx.json,
+#                          OUT/mnnkv.txt
 #
 # VENDOR is the output of cargo vendor, where the texts come from; those of the libraries are in THIRD-PARTY.md. The time
 # is SOURCE_DATE_EPOCH, else that of the commit. TARGET names the triple, since crates differ by system.
@@ -115,5 +116,6 @@ licences() {
 
 sbom mnn-kv library libmnnkv
 sbom mnn-kv-model library libmnnkv_model
+sbom mnn-kv-llama library libmnnkv_llama
 sbom mnnkv-cli application mnnkv
 licences >"$out/mnnkv.txt"

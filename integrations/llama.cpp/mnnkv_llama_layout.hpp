@@ -43,8 +43,6 @@ private:
 struct layout {
     /// The caches of the buffer, such as "streams" or "streams recurrent"; empty: not understood, opaque.
     std::string form;
-    /// Cached tokens of the first cache.
-    std::uint64_t cells = 0;
     std::vector<mnnkv_state_tensor> tensors;
     /// The role of each tensor: 'k' (keys), 'v' (values) or 's' (recurrent state).
     std::vector<char> roles;
@@ -151,14 +149,10 @@ private:
         if (form.has_streams && (!take(at, streams) || streams == 0 || streams > max_streams)) {
             return false;
         }
-        const bool is_first = found_.form.empty();
         for (std::uint32_t i = 0; i < streams; ++i) {
             std::uint32_t cells = 0;
             if (!take(at, cells)) {
                 return false;
-            }
-            if (is_first) {
-                found_.cells += cells;
             }
             if (cells == 0 && form.has_streams) {
                 continue;

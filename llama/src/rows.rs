@@ -166,9 +166,11 @@ impl Rows<'_> {
         if let Some(cap) = self.soft_cap.filter(|cap| !cap.is_finite() || *cap < 0.0) {
             bail!(InvalidArgument, "soft_cap is {cap}; a finite number of 0 or more expected");
         }
-        let tile = rows.checked_add(self.group()).and_then(|n| n.checked_mul(BLOCK)?.checked_add(rows));
-        let len = heads.checked_mul(rows).and_then(|n| n.checked_mul(self.vector_len()));
-        let len = len.zip(tile).and_then(|(a, b)| a.checked_add(b));
+        // As `part_len`.
+        let len = heads.checked_mul(rows).and_then(|vectors| {
+            let tile = (rows + vectors / kv_heads).checked_mul(BLOCK)?.checked_add(rows)?;
+            vectors.checked_mul(self.vector_len())?.checked_add(tile)
+        });
         if len.is_none_or(|len| len > isize::MAX as usize / (size_of::<f32>() * MOST_PARTS as usize)) {
             bail!(InvalidArgument, "{heads} heads and {rows} rows exceed the address space");
         }
