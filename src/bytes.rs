@@ -122,11 +122,3 @@ impl<'a> Reader<'a> {
         bail!(Corrupt, "byte {begin}: {what} does not fit 64 bits")
     }
 }
-
-/// The length `number`, where this machine's memory could have it.
-pub(crate) fn length(number: u64, what: &str) -> Result<usize> {
-    match usize::try_from(number) {
-        Ok(length) => Ok(length),
-        Err(_) => bail!(Unsupported, "{what} is {number}, beyond this machine's address space"),
-    }
-}

@@ -1,7 +1,7 @@
 //! Words to fewer bytes and back: all that this crate has of the codec.
 
 use mnnkv::dtype::Dtype;
-use mnnkv::gear::{Decoder, Encoder, Format, Options};
+use mnnkv::gear::{Decoder, Effort, Encoder, Format, Options};
 use mnnkv::status::{Result, Status, bail, error};
 
 /// An encoder and a decoder, with the working memory of a thread.
@@ -14,7 +14,8 @@ pub struct Coder {
 impl Coder {
     /// Encodes words, a whole number of them and at least one.
     pub fn encode(&mut self, words: &[u8], dtype: Dtype) -> Result<&[u8]> {
-        self.encoder.encode(words, dtype, &Options::new(Format::V2))
+        let options = Options { effort: Effort::FASTEST, ..Options::new(Format::Checked) };
+        self.encoder.encode(words, dtype, &options)
     }
 
     /// Decodes to all of `words`. CORRUPT: if `blob` is not the blob of as many words.

@@ -5,9 +5,8 @@
 macro_rules! level {
     (
         $(#[$doc:meta])*
-        $witness:ident: $detected:ident $features:tt, below $kernels_below:path, $model_below:path;
+        $witness:ident: $detected:ident $features:tt, below $kernels_below:path;
         kernels: { $($field:ident: $kind:ident = $kernel:path;)* }
-        model: { $($model_field:ident: $model_kind:ident = $model_kernel:path;)* }
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
@@ -22,10 +21,6 @@ macro_rules! level {
             pub(in crate::arch) fn kernels(self) -> &'static $crate::arch::Kernels {
                 &KERNELS
             }
-
-            pub(in crate::arch) fn model_kernels(self) -> &'static $crate::arch::ModelKernels {
-                &MODEL_KERNELS
-            }
         }
 
         /// Only for [`
@@ -35,14 +30,6 @@ macro_rules! level {
             level: $crate::arch::Level::$witness,
             $($field: $crate::arch::level::kernel!($features $kind $kernel),)*
             ..$kernels_below
-        };
-
-        /// As `KERNELS`.
-        #[allow(clippy::needless_update, reason = "a level may have all of them")]
-        pub(super) static MODEL_KERNELS: $crate::arch::ModelKernels = $crate::arch::ModelKernels {
-            level: $crate::arch::Level::$witness,
-            $($model_field: $crate::arch::level::kernel!($features $model_kind $model_kernel),)*
-            ..$model_below
         };
     };
 }
@@ -137,14 +124,6 @@ macro_rules! kernel {
     (@row_values $features:tt $kernel:path) => {
         $crate::arch::level::kernel!(@ $features
             (tile: &$crate::arch::attend::rows::RowTile, weights: &[[f32; 64]], sums: &mut [f32], len: usize) -> () = $kernel)
-    };
-    ($features:tt quantize $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features
-            (values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) -> () = $kernel)
-    };
-    ($features:tt dequantize $kernel:path) => {
-        $crate::arch::level::kernel!(@ $features
-            (codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) -> () = $kernel)
     };
     ($features:tt product $kernel:path) => {
         $crate::arch::level::kernel!(@ $features

@@ -11,14 +11,12 @@
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
 pub mod attend;
-mod codes;
 pub mod estimates;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod level;
 pub mod portable;
 mod prefetch;
 mod product;
-mod values;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -87,15 +85,6 @@ pub struct Transposition {
 
 /// `dst[j * dst_stride + i] = src[i * src_stride + j]`; nothing else of `dst` changes.
 type Transpose<T> = fn(shape: &Transposition, src: &[T], dst: &mut [T]);
-
-/// Rows of values to rows of codes: `codes[r][c] = clamp(rint(values[r][c] / scale[c] + offset[c]), -128, 127)` in f32,
-/// halves to even; NaN is taken for 0. Values are in the byte order of the machine; there are as many codes as values,
-/// whole rows, and a scale and an offset for every column. Scales are at least 2^-100 and finite, offsets are integers.
-type Quantize = fn(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]);
-
-/// The way back, `values[r][c] = (codes[r][c] - offset[c]) * scale[c]` in f32, rounded to the type to nearest, ties to
-/// even.
-type Dequantize = fn(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]);
 
 /// Writes the product of two matrices, `[row][panel][PANEL]`.
 type MatrixProduct = fn(product: &Product, result: &mut [[f32; PANEL]]);
@@ -169,25 +158,6 @@ pub struct Kernels {
     pub product: MatrixProduct,
 }
 
-/// One level's version of every kernel for files that come with a model. Apart from [`Kernels`], so that a library
-/// without the model room has none of them.
-pub struct ModelKernels {
-    /// The level of these kernels.
-    pub level: Level,
-    /// F32 to int8.
-    pub quantize_f32: Quantize,
-    /// F16 to int8.
-    pub quantize_f16: Quantize,
-    /// BF16 to int8.
-    pub quantize_bf16: Quantize,
-    /// Int8 to F32.
-    pub dequantize_f32: Dequantize,
-    /// Int8 to F16.
-    pub dequantize_f16: Dequantize,
-    /// Int8 to BF16.
-    pub dequantize_bf16: Dequantize,
-}
-
 static PORTABLE: Kernels = Kernels {
     level: Level::Portable,
     split2: portable::split::<2>,
@@ -208,16 +178,6 @@ static PORTABLE: Kernels = Kernels {
     estimates: estimates::PORTABLE,
     attend: attend::PORTABLE,
     product: product::portable,
-};
-
-static PORTABLE_MODEL: ModelKernels = ModelKernels {
-    level: Level::Portable,
-    quantize_f32: portable::quantize_f32,
-    quantize_f16: portable::quantize_f16,
-    quantize_bf16: portable::quantize_bf16,
-    dequantize_f32: portable::dequantize_f32,
-    dequantize_f16: portable::dequantize_f16,
-    dequantize_bf16: portable::dequantize_bf16,
 };
 
 /// A level that this CPU has, with its witness.
@@ -287,30 +247,11 @@ impl Available {
             _ => &attend::rows::PORTABLE,
         }
     }
-
-    fn model_kernels(self) -> &'static ModelKernels {
-        match self {
-            Available::Portable => &PORTABLE_MODEL,
-            #[cfg(target_arch = "x86_64")]
-            Available::Sse2(witness) => witness.model_kernels(),
-            #[cfg(target_arch = "x86_64")]
-            Available::Avx2(witness) => witness.model_kernels(),
-            #[cfg(target_arch = "x86_64")]
-            Available::Avx512(witness) => witness.model_kernels(),
-            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-            Available::Neon(witness) => witness.model_kernels(),
-        }
-    }
 }
 
 /// The kernels of every level of this CPU, lowest first.
 pub fn available() -> impl Iterator<Item = &'static Kernels> {
     Available::all().map(Available::kernels)
-}
-
-/// The model kernels of every level of this CPU, lowest first.
-pub fn available_model() -> impl Iterator<Item = &'static ModelKernels> {
-    Available::all().map(Available::model_kernels)
 }
 
 /// The kernels in use.
@@ -336,12 +277,6 @@ pub fn available_attend() -> impl Iterator<Item = &'static attend::AttendKernels
     Available::all().flat_map(|level| [&level.kernels().attend, level.attend_kernels()])
 }
 
-/// The model kernels in use.
-pub fn model_kernels() -> &'static ModelKernels {
-    static CHOSEN: OnceLock<&'static ModelKernels> = OnceLock::new();
-    CHOSEN.get_or_init(|| chosen().model_kernels())
-}
-
 /// The name of the level in use.
 pub fn level_name() -> &'static core::ffi::CStr {
     kernels().level.c_name()
@@ -362,4 +297,17 @@ fn choose(available: impl Iterator<Item = Available>, wanted: Option<&str>) -> A
         highest = level;
     }
     highest
+}
+
+/// The sum of partial sums, a power of two of them, by halves.
+#[inline(always)]
+fn across<const P: usize>(mut sums: [f32; P]) -> f32 {
+    let mut half = P / 2;
+    while half > 0 {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+        }
+        half /= 2;
+    }
+    sums[0]
 }

@@ -1,8 +1,6 @@
 //! The definition of every kernel, in plain Rust.
 
 use super::Transposition;
-use super::codes;
-use super::values::{Bf16, F16, F32};
 
 /// Byte `i` of every `N`-byte word of `src` goes to plane `i` of `dst`.
 pub fn split<const N: usize>(src: &[u8], dst: &mut [u8]) {
@@ -164,34 +162,4 @@ pub fn places(src: &[u8], byte: u8, places: &mut [u16]) -> usize {
         count += (*other == byte) as usize;
     }
     count
-}
-
-/// F32 to int8.
-pub fn quantize_f32(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
-    codes::quantize::<F32, 4>(values, scale, offset, codes);
-}
-
-/// F16 to int8.
-pub fn quantize_f16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
-    codes::quantize::<F16, 2>(values, scale, offset, codes);
-}
-
-/// BF16 to int8.
-pub fn quantize_bf16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
-    codes::quantize::<Bf16, 2>(values, scale, offset, codes);
-}
-
-/// Int8 to F32.
-pub fn dequantize_f32(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
-    codes::dequantize::<F32, 4>(codes, scale, offset, values);
-}
-
-/// Int8 to F16.
-pub fn dequantize_f16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
-    codes::dequantize::<F16, 2>(codes, scale, offset, values);
-}
-
-/// Int8 to BF16.
-pub fn dequantize_bf16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
-    codes::dequantize::<Bf16, 2>(codes, scale, offset, values);
 }

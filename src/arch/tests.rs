@@ -3,7 +3,6 @@
 mod estimates;
 mod gear;
 mod product;
-mod quantisation;
 mod rows;
 
 use super::*;
@@ -16,7 +15,6 @@ fn the_variable_lowers_the_level_and_never_raises_it() {
     for k in available() {
         assert_eq!(choose(all(), k.level.c_name().to_str().ok()), k.level);
     }
-    assert!(available().map(|k| k.level).eq(available_model().map(|k| k.level)));
     let foreign = if cfg!(target_arch = "aarch64") { "sse2" } else { "neon" };
     for unknown in [None, Some(""), Some("no such level"), Some(foreign)] {
         assert_eq!(choose(all(), unknown), highest);

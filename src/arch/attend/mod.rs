@@ -149,7 +149,7 @@ pub const fn sums_len(dims: usize) -> usize {
 pub fn finish(dims: usize, sums: &mut [f32]) {
     let (channels, middles) = sums.split_at_mut(dims.div_ceil(VALUE_GROUP) * VALUE_GROUP);
     for (channels, lanes) in channels.chunks_exact_mut(VALUE_GROUP).zip(middles.as_chunks::<LANES>().0) {
-        let middle = super::values::across(*lanes);
+        let middle = super::across(*lanes);
         channels.iter_mut().for_each(|sum| *sum += middle);
     }
 }

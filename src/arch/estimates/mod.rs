@@ -165,7 +165,7 @@ impl Sixteen for [f32; LANES] {
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        super::values::across(self)
+        super::across(self)
     }
 }
 

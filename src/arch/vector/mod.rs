@@ -4,8 +4,6 @@
 //! here is inlined into functions that enable the features of the level, so operations become single instructions.
 
 mod bytes;
-#[cfg(target_arch = "x86_64")]
-mod codes;
 mod product;
 mod split;
 mod transpose;
@@ -13,8 +11,6 @@ mod transpose;
 #[cfg(target_arch = "x86_64")]
 pub(super) use bytes::repeats;
 pub(super) use bytes::{delta, next_run, places, run_len, undo_delta, undo_xor, xor};
-#[cfg(target_arch = "x86_64")]
-pub(super) use codes::{Codes, dequantize_f16, quantize_f16};
 pub(super) use product::{Floats, product};
 pub(super) use split::{merge2, merge4, split2, split4};
 pub(super) use transpose::{transpose2, transpose4};

@@ -2,14 +2,13 @@
 
 use super::sse2;
 use crate::arch::level::{has_features, kernel, level};
-use crate::arch::values::{Bf16, F32};
-use crate::arch::vector::{self, Codes, Floats, Sums, Vector, operations};
-use crate::arch::{attend, codes, estimates};
+use crate::arch::vector::{self, Floats, Sums, Vector, operations};
+use crate::arch::{attend, estimates};
 use core::arch::x86_64::*;
 
 level! {
     /// AVX2, with conversions of F16 and fused multiplication and addition.
-    Avx2: is_x86_feature_detected ["avx2", "f16c", "fma", "popcnt"], below sse2::KERNELS, sse2::MODEL_KERNELS;
+    Avx2: is_x86_feature_detected ["avx2", "f16c", "fma", "popcnt"], below sse2::KERNELS;
     kernels: {
         split2: shuffle = vector::split2::<__m256i>;
         split4: shuffle = vector::split4::<__m256i>;
@@ -31,14 +30,6 @@ level! {
         // 12 sums, two vectors of B and one of A fill the 16 registers.
         product: product = vector::product::<__m256, 6, 2, 2>;
     }
-    model: {
-        quantize_f32: quantize = codes::quantize::<F32, 4>;
-        quantize_bf16: quantize = codes::quantize::<Bf16, 2>;
-        dequantize_f32: dequantize = codes::dequantize::<F32, 4>;
-        dequantize_bf16: dequantize = codes::dequantize::<Bf16, 2>;
-        quantize_f16: quantize = vector::quantize_f16::<__m256>;
-        dequantize_f16: dequantize = vector::dequantize_f16::<__m256>;
-    }
 }
 
 /// Attention with VNNI on vectors of AVX2; `None` where the CPU has not both.
@@ -52,29 +43,6 @@ pub(in crate::arch) fn row_kernels(_: Avx2) -> &'static attend::rows::RowKernels
     static ROWS: attend::rows::RowKernels =
         kernel!(["avx2", "f16c", "fma"] attend_rows_narrow estimates::avx2::Floats16);
     &ROWS
-}
-
-impl Codes for __m256 {
-    operations! {
-        // The CPU's conversion, which does not depend on the host's treatment of denormals.
-        fn load_f16(from: *const u8) -> Self = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
-        fn load_codes(from: *const i8) -> Self = {
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())))
-        };
-        fn sub(self, other: Self) -> Self = _mm256_sub_ps(self, other);
-        fn mul(self, other: Self) -> Self = _mm256_mul_ps(self, other);
-        fn div(self, other: Self) -> Self = _mm256_div_ps(self, other);
-        fn or_zero(self) -> Self = _mm256_and_ps(self, _mm256_cmp_ps::<_CMP_ORD_Q>(self, self));
-        fn store_f16(self, to: *mut u8) = {
-            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self));
-        };
-        // Packing clamps, but a number that is too large for i32 becomes the lowest before.
-        fn store_codes(self, to: *mut i8) = {
-            let codes = _mm256_cvtps_epi32(_mm256_min_ps(self, _mm256_set1_ps(127.0)));
-            let codes = _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256::<1>(codes));
-            _mm_storel_epi64(to.cast(), _mm_packs_epi16(codes, codes));
-        };
-    }
 }
 
 impl Vector for __m256i {

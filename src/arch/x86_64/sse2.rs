@@ -1,13 +1,13 @@
 //! SSE2.
 
+use crate::arch::PORTABLE;
 use crate::arch::level::level;
 use crate::arch::vector::{self, Sums, Vector, operations};
-use crate::arch::{PORTABLE, PORTABLE_MODEL};
 use core::arch::x86_64::*;
 
 level! {
     /// Every x86-64 has these features.
-    Sse2: is_x86_feature_detected ["sse2"], below PORTABLE, PORTABLE_MODEL;
+    Sse2: is_x86_feature_detected ["sse2"], below PORTABLE;
     kernels: {
         split2: shuffle = vector::split2::<__m128i>;
         split4: shuffle = vector::split4::<__m128i>;
@@ -22,8 +22,6 @@ level! {
         next_run: scan = vector::next_run::<__m128i>;
         run_len: scan = vector::run_len::<__m128i>;
         places: places = vector::places::<__m128i>;
-    }
-    model: {
     }
 }
 

@@ -80,3 +80,28 @@ fn a_real_chat_shrinks_by_its_ratio_and_keeps_recorded_tokens() {
         assert_eq!((metrics.h2o_plan_count, metrics.h2o_stale_plan_count), (4.0, 0.0));
     }
 }
+
+/// The reference's promise for the first layers, by its own defaults.
+#[test]
+fn the_first_two_layers_of_a_real_chat_are_stored_in_less_than_ten_thirteenths() {
+    let config = json!({
+        "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+        "kv_lossless_async_threads": 0,
+    });
+    let mut chat = Chat::new(config, 4, flash(HEADS as u32, DIMS as u32, 8, 1152));
+    for layer in 0..4 {
+        let read = |tensor| common::read(&format!("kv/l{layer}_{tensor}_h2_t1088_d64.f16"));
+        let recorded = Recorded { key: read("k"), value: read("v"), attention: Vec::new() };
+        for tokens in [0..PROMPT as u32, PROMPT as u32..PROMPT as u32 + 1, PROMPT as u32 + 1..PROMPT as u32 + 2] {
+            chat.begin_whole(layer);
+            for token in tokens.clone() {
+                chat.hosts[layer].push((cut(&recorded.key, token), cut(&recorded.value, token)));
+            }
+            chat.close(layer, 0, tokens.len()).unwrap();
+        }
+        chat.begin_whole(layer);
+        assert_eq!(chat.metrics(layer).h2o_lossless_ratio.is_nan(), layer > 1, "the first two, and no others");
+    }
+    let ratio = chat.total().h2o_lossless_ratio;
+    assert!(ratio >= 1.3, "{ratio}");
+}

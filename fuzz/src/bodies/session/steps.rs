@@ -81,8 +81,7 @@ impl Chat {
         if flags & 1 == 0 {
             self.sums(layer, given);
         }
-        if flags & 4 != 0 {
-        }
+        if flags & 4 != 0 {}
         let queries = if flags & 24 == 24 { 0 } else { self.rows(layer) };
         self.end(layer, queries);
     }
@@ -318,10 +317,5 @@ impl Chat {
 
 /// Options with this effort.
 pub fn park_options(effort: i32) -> mnnkv_park_options {
-    mnnkv_park_options {
-        struct_size: size::<mnnkv_park_options>(),
-        effort,
-        threads: 1,
-        reserved: 0,
-    }
+    mnnkv_park_options { struct_size: size::<mnnkv_park_options>(), effort, threads: 1, reserved: 0 }
 }
