@@ -81,7 +81,6 @@ section waits build/bin/mnnkv_bench_session waits
 section bookkeeping build/bin/mnnkv_bench_session bookkeeping
 section speed build/bin/mnnkv_bench_session speed
 section compressor cargo bench --locked --package mnn-kv-model --bench compressor
-section c8 cargo bench --locked --package mnn-kv-model --bench c8
 section demo build/bin/mnnkv_demo
 section quality make quality
 # Engines that someone has built; see cmake/engines.sh.

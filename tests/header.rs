@@ -141,16 +141,16 @@ const HEADERS: &[Header] = &[
     Header {
         path: "mnnkv/model/msmodelslim.h",
         about: "directories of weights that msmodelslim quantised",
-        includes: &["\"c8.h\""],
+        includes: &["\"base.h\""],
         folder: "model/src/ffi",
-        sections: &["msmodelslim", "msmodelslim_writer"],
+        sections: &["msmodelslim"],
     },
     Header {
         path: "mnnkv/model/compressor.h",
         about: "learned compressors of K and V",
         includes: &["\"base.h\""],
         folder: "model/src/ffi",
-        sections: &["compressor", "compressor_caches", "compressor_write"],
+        sections: &["compressor", "compressor_caches"],
     },
     Header {
         path: "mnnkv/llama.h",

@@ -1,33 +1,34 @@
-//! `mnnkv inspect`: the contents of a file or directory.
+//! `mnnkv inspect`: the contents of a file.
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::{Output, visible};
+use crate::output::Output;
 use crate::{snapshot, table};
 use clap::Args;
 use mnnkv_model::compressor::{self, Compressor};
 use mnnkv_model::file::{ModelFile, Source};
-use mnnkv_model::msmodelslim::Model;
 use mnnkv_model::safetensors;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Show the contents of a model file or directory, or of a snapshot.
+/// Show the contents of a model file, or of a snapshot.
 ///
-/// Reads learned KV compressors (.bin), safetensors files of any model, directories quantised by msmodelslim, and the
-/// snapshot of a chat.
+/// Reads learned KV compressors (.bin), safetensors files of any model, and the snapshot of a chat.
 /// The content determines the type, not the name. For the KV cache of a config.json see mnnkv size.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
-    /// The file or directory
+    /// The file
     path: PathBuf,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let path = &arguments.path;
     if path.is_dir() {
-        return directory(path);
+        return Err(Failure(format!(
+            "{} is a directory; a file expected (mnnkv check reads directories that msmodelslim quantised)",
+            path.display()
+        )));
     }
     let file = ModelFile::open(path)?;
     let mut start = [0; 9];
@@ -115,60 +116,6 @@ fn tensors(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
     let tensor = |t: &safetensors::Tensor| json!({ "name": t.name, "dtype": t.dtype.name(), "shape": t.shape, "offset": t.begin, "bytes": t.bytes });
     let list: Vec<Value> = tensors.iter().map(tensor).collect();
     Ok(Output::new(text, json!({ "kind": "safetensors", "bytes": file.len(), "tensors": list })))
-}
-
-fn directory(path: &Path) -> Result<Output, Failure> {
-    let model = Model::open(path).map_err(|e| Failure::of_quantised(path, &e))?;
-    let description = model.description();
-    let mut text = format!(
-        "{}: quantised by msmodelslim, {}, {} in {}\n",
-        path.display(),
-        visible(description.model_quant_type.as_deref().unwrap_or("of a type that is not given")),
-        bytes::format(model.bytes()),
-        bytes::plural(model.weight_files() as u64, "file"),
-    );
-    text += "\nLinears\n";
-    let linear = |l: &mnnkv_model::msmodelslim::QuantizedLinear| {
-        let size = match l.granularity.group_size() {
-            0 => String::new(),
-            size => format!(" of {size}"),
-        };
-        vec![
-            l.name.clone(),
-            l.tag.word().to_owned(),
-            format!("{} x {}", l.n, l.k),
-            format!("{}{size}", l.granularity.word()),
-            if l.bias { "with bias" } else { "" }.to_owned(),
-            bytes::format(l.bytes),
-        ]
-    };
-    text += &table::lines(model.linears().iter().map(linear));
-    if !model.norms().is_empty() {
-        text += "\nNorms\n";
-        let norm = |n: &mnnkv_model::msmodelslim::Norm| {
-            vec![
-                n.name.clone(),
-                n.len.to_string(),
-                if n.bias { "with bias" } else { "" }.to_owned(),
-                if n.smoothed { "smoothed" } else { "" }.to_owned(),
-            ]
-        };
-        text += &table::lines(model.norms().iter().map(norm));
-    }
-    if !model.kv_layers().is_empty() {
-        text += "\nScales of an int8 KV cache (C8)\n";
-        let kv = |l: &mnnkv_model::msmodelslim::KvLayer| {
-            vec![
-                l.prefix.clone(),
-                format!("keys: {} channels", l.key.channels),
-                format!("values: {} channels", l.value.channels),
-            ]
-        };
-        text += &table::lines(model.kv_layers().iter().map(kv));
-    }
-    let mut object: Value = serde_json::from_str(&model.layers_json()?)?;
-    object["kind"] = json!("msmodelslim");
-    Ok(Output::new(text, object))
 }
 
 fn notes(notes: &[String]) -> String {

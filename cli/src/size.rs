@@ -107,9 +107,6 @@ pub struct Arguments {
     /// Also compress the remaining tokens in layers of --h2o
     #[arg(long, requires = "lossless", requires = "h2o", help_heading = "Savings")]
     lossless_h2o_layers: bool,
-    /// Keep K and V as int8 with a scale per channel
-    #[arg(long, help_heading = "Savings")]
-    c8: bool,
 }
 
 fn layer_range(text: &str) -> Result<(u32, Option<u32>), String> {
@@ -203,7 +200,7 @@ fn request(arguments: &Arguments, model: &ModelConfig, mnn: Option<MnnCache>) ->
     }
     Request {
         setup: Setup { element, ranks: arguments.tp, batch: arguments.batch, mnn },
-        savings: Savings { h2o, c8: arguments.c8, lossless },
+        savings: Savings { h2o, lossless },
         contexts,
         budget: arguments.budget,
     }
@@ -305,7 +302,6 @@ fn totals(report: &SizeReport) -> String {
     let stages = [
         ("raw", true),
         ("h2o", on.h2o.is_some()),
-        ("c8", on.c8),
         ("lossless", on.lossless.is_some()),
         ("peak in a step", on.lossless.is_some()),
     ];

@@ -1,4 +1,4 @@
-// The learned compressor: files read and written, dense rows, and packed caches in place.
+// The learned compressor: files read, dense rows, and packed caches in place.
 
 #include "model_files.hpp"
 #include "packed_model.hpp"
@@ -31,15 +31,6 @@ mnnkv_compressor_info describe(const compressor& file) {
     mnnkv_compressor_info info = mnnkv::make<mnnkv_compressor_info>();
     EXPECT_TRUE(ok(mnnkv_compressor_get_info(file.get(), &info)));
     return info;
-}
-
-std::string notes(const compressor& file) {
-    std::size_t length = 0;
-    EXPECT_TRUE(answers(mnnkv_compressor_notes(file.get(), nullptr, 0, &length), MNNKV_BUFFER_TOO_SMALL));
-    std::vector<char> text(length);
-    EXPECT_TRUE(ok(mnnkv_compressor_notes(file.get(), text.data(), text.size(), &length)));
-    EXPECT_EQ(length, text.size());
-    return text.data();
 }
 
 mnnkv_compressor_options with_image(std::uint32_t tokens) {
@@ -97,26 +88,9 @@ TEST(Compressor, FilesSayWhatTheyAre) {
     EXPECT_EQ(info.layers, 2u);
     EXPECT_EQ(info.blocks_per_layer, 12u);
     EXPECT_EQ(info.head_dim, 4u);
-    EXPECT_EQ(info.header_head_dim, 4u);
-    EXPECT_EQ(info.hidden_size, 12u);
     EXPECT_EQ(info.compression_factor, 3u);
     EXPECT_EQ(info.min_seq_len, 2u);
     EXPECT_EQ(info.num_heads, 2u);
-    EXPECT_EQ(info.file_bytes, 1804u);
-    EXPECT_EQ(info.notes, 0u);
-    EXPECT_EQ(notes(file), "");
-    mnnkv_compressor_block_info block = mnnkv::make<mnnkv_compressor_block_info>();
-    ASSERT_TRUE(ok(mnnkv_compressor_get_block_info(file.get(), 1, 9, &block)));
-    EXPECT_EQ(block.offset, 1584u);
-    EXPECT_EQ(block.rows, 4u);
-    EXPECT_EQ(block.cols, 12u);
-    EXPECT_EQ(block.has_bias, 1u);
-
-    const compressor odd = open_golden("trailing5_fp16_6.bin");
-    EXPECT_EQ(describe(odd).notes, 1u);
-    EXPECT_EQ(describe(odd).trailing_bytes, 5u);
-    EXPECT_NE(notes(odd).find("offset 924: 5 bytes"), std::string::npos) << notes(odd);
-    EXPECT_NE(notes(open_golden("reserved_fp16_6.bin")).find("reserved is 0xbeef"), std::string::npos);
 }
 
 TEST(Compressor, NewLengthsFollowImageAndText) {
@@ -420,130 +394,22 @@ TEST(Compressor, BadFilesGiveNoHandle) {
 
 TEST(Compressor, QuestionsThatHaveNoAnswer) {
     const compressor file = open_golden("toy_fp32.bin");
-    slot<mnnkv_compressor_info> info, small;
-    slot<mnnkv_compressor_block_info> block;
+    slot<mnnkv_compressor_info> info;
     slot<std::uint32_t> new_len;
-    slot<std::size_t> length;
-    char text[4] = {7, 7, 7, 7};
     expect_refused(
         {
             {bad, "compressor is NULL", [&] { return mnnkv_compressor_get_info(nullptr, info.get()); }},
             {bad, "info is NULL", [&] { return mnnkv_compressor_get_info(file.get(), nullptr); }},
-            {bad, "layer is 1", [&] { return mnnkv_compressor_get_block_info(file.get(), 1, 0, block.get()); }},
-            {bad, "block is 6", [&] { return mnnkv_compressor_get_block_info(file.get(), 0, 6, block.get()); }},
-            {bad, "info is NULL", [&] { return mnnkv_compressor_get_block_info(file.get(), 0, 0, nullptr); }},
-            {bad, "len is NULL", [&] { return mnnkv_compressor_notes(file.get(), text, 4, nullptr); }},
             {bad, "new_len is NULL", [&] { return mnnkv_compressor_new_len(file.get(), nullptr, 5, nullptr); }},
             {bad, "compressor is NULL", [&] { return mnnkv_compressor_new_len(nullptr, nullptr, 5, new_len.get()); }},
         },
-        info, block, new_len, length);
+        info, new_len);
     // An older header's struct is written as far as it goes.
     mnnkv_compressor_info older;
     std::memset(&older, 0x5A, sizeof older);
     older.struct_size = 4;
     EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_compressor_get_info(file.get(), &older); }));
     EXPECT_EQ(older.layers, 0x5A5A5A5Au);
-}
-
-/// The worked example's networks.
-struct toy_networks {
-    toy_networks(const toy_networks&) = delete;
-    toy_networks() {
-        header = mnnkv::make<mnnkv_compressor_header>();
-        header.dtype = MNNKV_DTYPE_F32;
-        header.layers = 1;
-        header.blocks_per_layer = 6;
-        header.head_dim = 2;
-        header.compression_factor = 2;
-        header.min_seq_len = 2;
-        header.num_heads = 2;
-    }
-
-    float tk0[12] = {1, 0, -1, 2, 0, 1, 1, 0, -1, 1, 0, 1}, tk0_bias[3] = {.5f, -1, 0};
-    float tk1[6] = {1, -1, 2, 0, 1, 1}, tk1_bias[2] = {.25f, -.5f};
-    float tk2[4] = {1, 2, -1, 1}, tk2_bias[2] = {0, 1};
-    float tv0[12] = {.5f, .5f, 0, 0, 0, 0, .5f, .5f, 1, -1, 1, -1};
-    float tv1[6] = {1, 1, 0, 0, 0, 1}, tv1_bias[2] = {0, .125f};
-    float tv2[4] = {2, 0, 0, -1};
-    mnnkv_compressor_linear linears[6] = {{3, 4, tk0, tk0_bias}, {2, 3, tk1, tk1_bias}, {2, 2, tk2, tk2_bias},
-                               {3, 4, tv0, nullptr},  {2, 3, tv1, tv1_bias}, {2, 2, tv2, nullptr}};
-    mnnkv_compressor_header header;
-};
-
-TEST(Compressor, WrittenFilesAreThoseOfTheConverter) {
-    toy_networks toy;
-    const char* const names[] = {"toy_fp16.bin", "toy_bf16.bin", "toy_fp32.bin"};
-    for (std::size_t i = 0; i < 3; ++i) {
-        toy.header.dtype = float_types[i];
-        const bytes golden = read_model_file(std::string("compressor/") + names[i]);
-        std::size_t length = 0;
-        EXPECT_TRUE(answers(mnnkv_compressor_write(&toy.header, toy.linears, 6, nullptr, 0, &length),
-                            MNNKV_BUFFER_TOO_SMALL));
-        guarded file(length, 1);
-        ASSERT_TRUE(ok(mnnkv_compressor_write(&toy.header, toy.linears, 6, file.data(), file.size(), &length)));
-        EXPECT_TRUE(file.holds(golden)) << names[i];
-
-        const std::string path = temp_path("compressor.bin");
-        ASSERT_TRUE(ok(mnnkv_compressor_write_file(&toy.header, toy.linears, 6, path.c_str())));
-        mnnkv_compressor* handle = nullptr;
-        ASSERT_TRUE(ok(mnnkv_compressor_open(path.c_str(), MNNKV_ABI_VERSION, &handle)));
-        const compressor opened(handle);
-        EXPECT_EQ(describe(opened).file_bytes, golden.size());
-        EXPECT_EQ(std::remove(path.c_str()), 0);
-    }
-}
-
-TEST(Compressor, NetworksThatNoReaderTakesAreNotWritten) {
-    toy_networks toy;
-    guarded file(400);
-    slot<std::size_t> length;
-    const auto write = [&](const std::function<void(toy_networks&)>& change, std::size_t n = 6) {
-        toy_networks fresh;
-        change(fresh);
-        return mnnkv_compressor_write(&fresh.header, fresh.linears, n, file.data(), file.size(), length.get());
-    };
-    const std::string nowhere = testing::TempDir() + "no_such_folder/file.bin";
-    expect_refused(
-        {
-            {bad, "header->dtype is 0", [&] { return write([](toy_networks& t) { t.header.dtype = 0; }); }},
-            {bad, "dtype is INT8", [&] { return write([](toy_networks& t) { t.header.dtype = MNNKV_DTYPE_INT8; }); }},
-            {bad, "n_linears is 5; 1 layers of 6 blocks", [&] { return write([](toy_networks&) {}, 5); }},
-            {bad, "n_linears is 6; 0 layers", [&] { return write([](toy_networks& t) { t.header.layers = 0; }); }},
-            {bad, "6 or 12", [&] {
-                 return write([](toy_networks& t) { t.header.blocks_per_layer = 3, t.header.layers = 2; });
-             }},
-            {bad, "compression_factor is 1",
-             [&] { return write([](toy_networks& t) { t.header.compression_factor = 1; }); }},
-            {bad, "cols is 4; 6 expected", [&] { return write([](toy_networks& t) { t.header.head_dim = 3; }); }},
-            {bad, "reserved[3]", [&] { return write([](toy_networks& t) { t.header.reserved[3] = 9; }); }},
-            {bad, "struct_size", [&] { return write([](toy_networks& t) { t.header.struct_size = 12; }); }},
-            {bad, "linears[4]: weight is NULL",
-             [&] { return write([](toy_networks& t) { t.linears[4].weight = nullptr; }); }},
-            {bad, "block 1 (tk slot 1): cols is 2; 3 expected",
-             [&] { return write([](toy_networks& t) { t.linears[1] = t.linears[2]; }); }},
-            {bad, "block 2 (tk slot 2): rows is 0",
-             [&] { return write([](toy_networks& t) { t.linears[2].rows = 0; }); }},
-            {bad, "block 0 (tk slot 0): weight[2][3] is 70000, not finite in F16", [&] {
-                 return write([](toy_networks& t) { t.header.dtype = MNNKV_DTYPE_F16, t.tk0[11] = 70000; });
-             }},
-            {bad, "bias[1] is NaN", [&] { return write([](toy_networks& t) { t.tv1_bias[1] = std::nanf(""); }); }},
-            {bad, "header is NULL",
-             [&] { return mnnkv_compressor_write(nullptr, toy.linears, 6, file.data(), 400, length.get()); }},
-            {bad, "linears is NULL",
-             [&] { return mnnkv_compressor_write(&toy.header, nullptr, 6, file.data(), 400, length.get()); }},
-        },
-        file, length);
-    toy_networks good;
-    EXPECT_TRUE(refuses(bad, "len is NULL", [&] {
-        return mnnkv_compressor_write(&good.header, good.linears, 6, file.data(), 400, nullptr);
-    }));
-    EXPECT_TRUE(refuses(bad, "path is NULL", [&] {
-        return mnnkv_compressor_write_file(&good.header, good.linears, 6, nullptr);
-    }));
-    EXPECT_TRUE(refuses(MNNKV_NOT_FOUND, "no_such_folder", [&] {
-        return mnnkv_compressor_write_file(&good.header, good.linears, 6, nowhere.c_str());
-    }));
-    EXPECT_TRUE(file.untouched());
 }
 
 TEST(Compressor, OneHandleServesSeveralThreads) {

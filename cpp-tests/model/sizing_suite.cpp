@@ -38,67 +38,21 @@ TEST(Sizing, KnownModelsTakeKnownBytesPerToken) {
     const struct {
         const char* name;
         std::uint64_t bytes;
-        std::uint32_t layers;
     } known[] = {
-        {"llama-2-7b", 2ull * 32 * 32 * 128 * 2, 32},
-        {"llama-3-8b", 2ull * 32 * 8 * 128 * 2, 32},
-        {"qwen2.5-1.5b-instruct", 2ull * 28 * 2 * 128 * 2, 28},
-        {"deepseek-v3", 61ull * (512 + 64) * 2, 61},
-        {"llava-1.5-7b", 2ull * 32 * 32 * 128 * 2, 32},
+        {"llama-2-7b", 2ull * 32 * 32 * 128 * 2},
+        {"llama-3-8b", 2ull * 32 * 8 * 128 * 2},
+        {"qwen2.5-1.5b-instruct", 2ull * 28 * 2 * 128 * 2},
+        {"deepseek-v3", 61ull * (512 + 64) * 2},
+        {"llava-1.5-7b", 2ull * 32 * 32 * 128 * 2},
     };
     for (const auto& k : known) {
         SCOPED_TRACE(k.name);
         const mnnkv::sizing model = public_model(k.name);
-        std::uint64_t early = 0, late = 0;
-        ASSERT_TRUE(ok(model.per_token(early, late).code()));
-        EXPECT_EQ(early, k.bytes);
-        EXPECT_EQ(late, k.bytes);
         EXPECT_EQ(total_of(model, 1000).raw, 1000 * k.bytes);
-        mnnkv_sizing_info info;
-        ASSERT_TRUE(ok(model.info(info).code()));
-        EXPECT_EQ(info.layers, k.layers);
-        EXPECT_EQ(info.cache_layers, k.layers);
     }
 }
 
-TEST(Sizing, WindowsChunksAndLayersWithoutACacheAreToldPerLayer) {
-    mnnkv_sizing_layer_info layer;
-    const mnnkv::sizing gemma = public_model("gemma-3-27b-it");
-    for (std::uint32_t number = 0; number < 62; ++number) {
-        SCOPED_TRACE(number);
-        ASSERT_TRUE(ok(gemma.layer_info(number, layer).code()));
-        const bool full = number % 6 == 5;
-        EXPECT_EQ(layer.kind, full ? std::uint32_t(MNNKV_LAYER_FULL) : std::uint32_t(MNNKV_LAYER_SLIDING));
-        EXPECT_EQ(layer.most_tokens, full ? 0u : 1024u);
-        EXPECT_EQ(layer.kv_heads, 16u);
-        EXPECT_EQ(layer.head_dim, 128u);
-    }
-    std::uint64_t early = 0, late = 0;
-    ASSERT_TRUE(ok(gemma.per_token(early, late).code()));
-    EXPECT_EQ(early, 62u * 2 * 16 * 128 * 2);
-    EXPECT_EQ(late, 10u * 2 * 16 * 128 * 2);
-
-    ASSERT_TRUE(ok(public_model("llama-4-scout").layer_info(0, layer).code()));
-    EXPECT_EQ(layer.kind, std::uint32_t(MNNKV_LAYER_CHUNKED));
-    EXPECT_EQ(layer.most_tokens, 8192u);
-    ASSERT_TRUE(ok(public_model("gemma-3n-e4b").layer_info(34, layer).code()));
-    EXPECT_EQ(layer.kind, std::uint32_t(MNNKV_LAYER_SHARED));
-    ASSERT_TRUE(ok(public_model("qwen3-next-80b").layer_info(0, layer).code()));
-    EXPECT_EQ(layer.kind, std::uint32_t(MNNKV_LAYER_RECURRENT));
-    EXPECT_EQ(layer.state_elements, 32u * 128 * 128 + 3u * (2 * 16 * 128 + 32 * 128));
-    ASSERT_TRUE(ok(public_model("deepseek-v2-lite").layer_info(26, layer).code()));
-    EXPECT_EQ(layer.kv_lora_rank, 512u);
-    EXPECT_EQ(layer.qk_rope_head_dim, 64u);
-    EXPECT_EQ(layer.kv_heads, 0u);
-}
-
-TEST(Sizing, TheModelSaysWhatItRunsInAndForHowLong) {
-    mnnkv_sizing_info info;
-    ASSERT_TRUE(ok(public_model("llama-3-8b").info(info).code()));
-    EXPECT_EQ(info.element, std::uint32_t(MNNKV_DTYPE_BF16));
-    EXPECT_EQ(info.max_context, 8192u);
-    ASSERT_TRUE(ok(public_model("gpt2").info(info).code()));
-    EXPECT_EQ(info.element, 0u);
+TEST(Sizing, ElementsAreThoseOfTheModelOrOfTheOptions) {
     // Gemma 2 runs in f32, and so does its cache unless the options say otherwise.
     const mnnkv::sizing gemma = public_model("gemma-2-9b");
     EXPECT_EQ(total_of(gemma, 1).raw, 42u * 2 * 8 * 256 * 4);
@@ -129,7 +83,6 @@ TEST(Sizing, SavingsActOneAfterTheOther) {
     const mnnkv::sizing model = public_model("llama-3-8b");
     const auto options = options_with([](mnnkv_sizing_options& o) {
         o.h2o_ratio = 3.5;
-        o.c8 = 1;
         o.lossless_ratio = 2;
         o.lossless_hot_tokens = 0;
     });
@@ -137,10 +90,8 @@ TEST(Sizing, SavingsActOneAfterTheOther) {
     const std::uint64_t kept = 2 * 35000 + 30 * 10000;
     EXPECT_EQ(total.raw, 32ull * 35000 * 4096);
     EXPECT_EQ(total.after_h2o, kept * 4096);
-    EXPECT_EQ(total.after_c8, kept * 2048);
-    EXPECT_EQ(total.after_lossless, (35000u + 30 * 10000) * 2048);
-    EXPECT_EQ(total.peak, total.after_lossless + 2 * 35000 * 2048);
-    EXPECT_EQ(total.c8_scale_bytes, 32u * 2 * 8 * 128 * (4 + 4));
+    EXPECT_EQ(total.after_lossless, (35000ull + 30 * 10000) * 4096);
+    EXPECT_EQ(total.peak, total.after_lossless + 2 * 35000 * 4096);
 
     const auto scoped = options_with([](mnnkv_sizing_options& o) {
         o.h2o_ratio = 2;
@@ -184,14 +135,6 @@ TEST(Sizing, TheLongestContextFitsAndOneMoreTokenDoesNot) {
     EXPECT_EQ(bytes, 4096u * 131072);
 }
 
-TEST(Sizing, NotesSayWhatWasAssumed) {
-    std::string notes = "left over";
-    ASSERT_TRUE(ok(public_model("llava-1.5-7b").notes(notes).code()));
-    EXPECT_NE(notes.find("text_config.num_hidden_layers is not given: 32 is assumed"), std::string::npos) << notes;
-    ASSERT_TRUE(ok(public_model("llama-3-8b").notes(notes).code()));
-    EXPECT_EQ(notes, "");
-}
-
 TEST(Sizing, AReportIsJsonWithTheNumbersOfTheOtherCalls) {
     const mnnkv::sizing model = public_model("gemma-2-9b");
     const auto options = options_with([](mnnkv_sizing_options& o) {
@@ -216,6 +159,8 @@ TEST(Sizing, AReportIsJsonWithTheNumbersOfTheOtherCalls) {
     std::uint64_t tokens = 0, bytes = 0;
     ASSERT_TRUE(ok(model.longest(1 << 30, tokens, bytes, &options).code()));
     EXPECT_EQ(report["longest"]["tokens"].number, static_cast<double>(tokens));
+    EXPECT_EQ(report["bytes_per_token"].u32(), 42u * 2 * 4 * 256 * 2);
+    EXPECT_EQ(report["bytes_per_late_token"].u32(), 21u * 2 * 4 * 256 * 2);
     EXPECT_FALSE(report["notes"].items.empty());
 
     ASSERT_TRUE(ok(model.report_json(text, nullptr, 0).code()));
@@ -283,7 +228,6 @@ protected:
     std::vector<bad_call> calls_with(mnnkv_status expected, const std::string& word, const mnnkv_sizing_options* o) {
         mnnkv_sizing* const m = model_.get();
         return {
-            {expected, word, [=] { return mnnkv_sizing_per_token(m, o, a_.get(), b_.get()); }},
             {expected, word, [=] { return mnnkv_sizing_bytes(m, o, 100, total_.get()); }},
             {expected, word, [=] { return mnnkv_sizing_longest(m, o, 1 << 30, a_.get(), b_.get()); }},
             {expected, word,
@@ -292,7 +236,7 @@ protected:
     }
 
     void expect_all_refused(const std::vector<bad_call>& calls) {
-        expect_refused(calls, a_, b_, total_, info_, layer_, len_, text_);
+        expect_refused(calls, a_, b_, total_, len_, text_);
     }
 
     template <class Change>
@@ -308,8 +252,6 @@ protected:
     mnnkv::sizing model_;
     slot<std::uint64_t> a_, b_;
     slot<mnnkv_sizing_total> total_;
-    slot<mnnkv_sizing_info> info_;
-    slot<mnnkv_sizing_layer_info> layer_;
     slot<std::size_t> len_;
     slot<text_room> text_;
 };
@@ -320,24 +262,12 @@ TEST_F(BadSizingInput, PointersAreChecked) {
     expect_all_refused(calls_with(bad, "options", misaligned(&two[0])));
     char* const text = text_.get()->chars;
     expect_all_refused({
-        {bad, "sizing", [&] { return mnnkv_sizing_get_info(nullptr, info_.get()); }},
-        {bad, "info", [&] { return mnnkv_sizing_get_info(m, nullptr); }},
-        {bad, "sizing", [&] { return mnnkv_sizing_get_layer_info(nullptr, 0, layer_.get()); }},
-        {bad, "info", [&] { return mnnkv_sizing_get_layer_info(m, 0, nullptr); }},
-        {bad, "layer is 32", [&] { return mnnkv_sizing_get_layer_info(m, 32, layer_.get()); }},
-        {bad, "layer", [&] { return mnnkv_sizing_get_layer_info(m, UINT32_MAX, layer_.get()); }},
-        {bad, "sizing", [&] { return mnnkv_sizing_per_token(nullptr, nullptr, a_.get(), b_.get()); }},
-        {bad, "bytes_per_token", [&] { return mnnkv_sizing_per_token(m, nullptr, nullptr, b_.get()); }},
-        {bad, "bytes_per_late_token", [&] { return mnnkv_sizing_per_token(m, nullptr, a_.get(), nullptr); }},
         {bad, "sizing", [&] { return mnnkv_sizing_bytes(nullptr, nullptr, 1, total_.get()); }},
         {bad, "total", [&] { return mnnkv_sizing_bytes(m, nullptr, 1, nullptr); }},
         {bad, "tokens", [&] { return mnnkv_sizing_bytes(m, nullptr, 1ull << 31, total_.get()); }},
         {bad, "sizing", [&] { return mnnkv_sizing_longest(nullptr, nullptr, 1, a_.get(), b_.get()); }},
         {bad, "tokens", [&] { return mnnkv_sizing_longest(m, nullptr, 1, nullptr, b_.get()); }},
         {bad, "bytes", [&] { return mnnkv_sizing_longest(m, nullptr, 1, a_.get(), nullptr); }},
-        {bad, "sizing", [&] { return mnnkv_sizing_notes(nullptr, text, 4096, len_.get()); }},
-        {bad, "text", [&] { return mnnkv_sizing_notes(m, nullptr, 4096, len_.get()); }},
-        {bad, "len", [&] { return mnnkv_sizing_notes(m, text, 4096, nullptr); }},
         {bad, "contexts",
          [&] { return mnnkv_sizing_report_json(m, nullptr, nullptr, 1, 0, text, 4096, len_.get()); }},
         {bad, "contexts",
@@ -366,55 +296,39 @@ TEST_F(BadSizingInput, OptionsOutOfRangeAreRefused) {
     for (const std::uint32_t ranks : {3u, 5u, 6u, 7u}) {
         expect_option_refused("ranks", [=](mnnkv_sizing_options& o) { o.ranks = ranks; });
     }
-    expect_option_refused("c8", [](mnnkv_sizing_options& o) { o.c8 = 2; });
     expect_option_refused("lossless_scope", [](mnnkv_sizing_options& o) { o.lossless_scope = 4; });
     expect_option_refused("h2o_layer_end", [](mnnkv_sizing_options& o) { o.h2o_layer_end = -2; });
     expect_option_refused("last layer of h2o", [](mnnkv_sizing_options& o) {
         o.h2o_ratio = 2;
         o.h2o_layer_end = 1;
     });
-    for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t i = 0; i < 3; ++i) {
         expect_option_refused("reserved", [i](mnnkv_sizing_options& o) { o.reserved[i] = 1; });
     }
-    expect_option_refused(
-        "C8",
-        [](mnnkv_sizing_options& o) {
-            o.c8 = 1;
-            o.element = MNNKV_DTYPE_FP8;
-        },
-        MNNKV_UNSUPPORTED);
-    for (const std::uint32_t size : {0u, 79u, 4097u}) {
+    for (const std::uint32_t size : {0u, 71u, 4097u}) {
         expect_option_refused("struct_size", [=](mnnkv_sizing_options& o) { o.struct_size = size; });
     }
 }
 
 TEST_F(BadSizingInput, StructsThatAreTooShortAreNotWritten) {
-    total_.get()->struct_size = 55;
+    total_.get()->struct_size = 39;
     const mnnkv_sizing* const m = model_.get();
     EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_sizing_bytes(m, nullptr, 1, total_.get()); }));
     total_.get()->struct_size = sizeof(mnnkv_sizing_total);
-    info_.get()->struct_size = 0;
-    EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_sizing_get_info(m, info_.get()); }));
-    info_.get()->struct_size = sizeof(mnnkv_sizing_info);
-    layer_.get()->struct_size = 39;
-    EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_sizing_get_layer_info(m, 0, layer_.get()); }));
-    layer_.get()->struct_size = sizeof(mnnkv_sizing_layer_info);
-    EXPECT_TRUE(total_.untouched() && info_.untouched() && layer_.untouched());
+    EXPECT_TRUE(total_.untouched());
 }
 
 TEST_F(BadSizingInput, ATextThatDoesNotFitSaysHowLongItIs) {
-    const mnnkv::sizing thin = public_model("llava-1.5-7b");
-    std::string notes;
-    ASSERT_TRUE(ok(thin.notes(notes).code()));
-    const std::size_t needed = notes.size() + 1;
+    std::string report;
+    ASSERT_TRUE(ok(model_.report_json(report, nullptr, 0).code()));
+    const std::size_t needed = report.size() + 1;
     for (const std::size_t cap : {std::size_t{0}, std::size_t{1}, needed - 1}) {
-        const mnnkv_status answer = mnnkv_sizing_notes(thin.get(), text_.get()->chars, cap, len_.get());
+        const mnnkv_status answer =
+            mnnkv_sizing_report_json(model_.get(), nullptr, nullptr, 0, 0, text_.get()->chars, cap, len_.get());
         EXPECT_TRUE(answers(answer, MNNKV_BUFFER_TOO_SMALL));
         EXPECT_EQ(*len_.get(), needed);
         EXPECT_TRUE(text_.untouched());
     }
-    EXPECT_TRUE(ok(mnnkv_sizing_notes(thin.get(), text_.get()->chars, needed, len_.get())));
-    EXPECT_EQ(std::string(text_.get()->chars), notes);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Files that come with a model, through mnnkv.hpp: a learned compressor, quantised weights, config.json, int8 caches.
+// Files that come with a model, through mnnkv.hpp: a learned compressor, quantised weights, config.json.
 
 #include <cstdio>
 #include <fstream>
@@ -33,13 +33,11 @@ mnnkv::status compress(std::uint32_t& kv_len) {
 mnnkv::status weights_of(const std::string& directory, const char* name, std::string& report, std::string& floats) {
     mnnkv::msmodelslim model;
     mnnkv_msmodelslim_linear_info info = mnnkv_msmodelslim_linear_info();
-    std::uint64_t linear = 0;
     mnnkv::status s = mnnkv::msmodelslim::check_json(directory.c_str(), report);
     if (s) s = model.open(directory.c_str());
-    if (s) s = model.find(name, linear);
-    if (s) s = model.linear_info(linear, info);
+    if (s) s = model.linear_info(name, info);
     floats.resize(info.n * info.k * sizeof(float));
-    return s ? model.dequantize(linear, 0, info.n, MNNKV_DTYPE_F32, &floats[0], floats.size()) : s;
+    return s ? model.dequantize(name, 0, info.n, MNNKV_DTYPE_F32, &floats[0], floats.size()) : s;
 }
 
 /// The longest chat in 4 GiB when three of four tokens are evicted.
@@ -52,38 +50,17 @@ mnnkv::status longest_chat(const std::string& config_json, std::uint64_t& tokens
     return s ? model.longest(4ull << 30, tokens, bytes, &options) : s;
 }
 
-/// K [head][token][dim] in fp16 as int8 codes and back, with scales from K itself, and what that costs.
-mnnkv::status through_int8(std::string& k, std::uint32_t heads, std::uint32_t dims, mnnkv_c8_figures& cost) {
-    mnnkv_c8_shape shape = mnnkv::make<mnnkv_c8_shape>();
-    shape.dtype = MNNKV_DTYPE_F16, shape.order = MNNKV_ORDER_HEAD_TOKEN_DIM;
-    shape.kv_heads = heads, shape.head_dim = dims, shape.tokens = std::uint32_t(k.size() / 2 / heads / dims);
-    const std::size_t n = heads * dims;
-    std::vector<float> min(n), max(n), scale(n), offset(n);
-    std::vector<std::int8_t> codes(n * shape.tokens);
-    mnnkv_c8_scales scales = mnnkv::make<mnnkv_c8_scales>();
-    scales.channels = std::uint32_t(n), scales.scale = scale.data(), scales.offset = offset.data();
-    mnnkv::status s = mnnkv_c8_ranges_clear(n, min.data(), max.data());
-    if (s) s = mnnkv_c8_ranges_update(&shape, k.data(), k.size(), min.data(), max.data());
-    if (s) s = mnnkv_c8_parameters(min.data(), max.data(), n, MNNKV_C8_SYMMETRIC, MNNKV_DTYPE_F32,
-                                        scale.data(), offset.data());
-    if (s) s = mnnkv_c8_measure(&shape, k.data(), k.size(), &scales, &cost);
-    if (s) s = mnnkv_c8_quantize(&shape, k.data(), k.size(), &scales, codes.data(), codes.size());
-    return s ? mnnkv_c8_dequantize(&shape, codes.data(), codes.size(), &scales, &k[0], k.size()) : s;
-}
-
 int main() {
     const std::string directory = "msmodelslim/w8a16_per_channel/", linear = "model.layers.0.mlp.down_proj";
-    std::string report, weights, k = contents("../../testdata/kv/l0_k_h2_t1088_d64.f16");
+    std::string report, weights;
     std::uint32_t kv_len = 0;
     std::uint64_t tokens = 0;
-    mnnkv_c8_figures cost = mnnkv::make<mnnkv_c8_figures>();
     mnnkv::status s = compress(kv_len);
     if (s) s = weights_of(MNNKV_MODEL_TESTDATA_DIR "/" + directory, linear.c_str(), report, weights);
     if (s) s = longest_chat(contents("configs/llama-3-8b.json"), tokens);
-    if (s) s = through_int8(k, 2, 64, cost);
-    std::printf("%s%u tokens after the prompt\n%s\n%llu tokens in 4 GiB\nint8 changes K by %.2f %%\n", s.message(),
-                kv_len, report.c_str(), static_cast<unsigned long long>(tokens), 100 * cost.relative_rms_error);
+    std::printf("%s%u tokens after the prompt\n%s\n%llu tokens in 4 GiB\n", s.message(),
+                kv_len, report.c_str(), static_cast<unsigned long long>(tokens));
     const std::string expected = contents(directory + "expected/" + linear + ".weight.deq.npy");
     const bool right = expected.size() > weights.size() && expected.substr(expected.size() - weights.size()) == weights;
-    return s && right && kv_len == 6 && tokens > 32768 && cost.relative_rms_error < 0.02 ? 0 : 1;
+    return s && right && kv_len == 6 && tokens > 32768 ? 0 : 1;
 }

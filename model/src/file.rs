@@ -137,26 +137,20 @@ pub struct NewFile {
     waiting: Vec<u8>,
 }
 
-/// The final name of a file and its temporary ones.
-#[derive(Debug)]
-pub(crate) struct NewName {
-    path: PathBuf,
-    unfinished: PathBuf,
-}
+impl NewFile {
+    /// Bytes per write.
+    const RUN: usize = 1 << 16;
 
-impl NewName {
-    pub(crate) fn new(path: &Path) -> Result<Self> {
+    /// Begins a file beside `path`, in an existing folder. IO: if another writer holds this name.
+    pub fn create(path: &Path) -> Result<Self> {
         let Some(name) = path.file_name() else {
             bail!(InvalidArgument, "{} names no file", path.display());
         };
         let hidden = files::text(&[".".as_ref(), name, ".part".as_ref()], 0)?;
         let unfinished = files::join(path.parent().unwrap_or(Path::new("")), &hidden)?;
-        Ok(NewName { path: files::copied(path)?, unfinished })
-    }
-
-    /// Begins the file. `waiting` is from [`NewFile::room`] or from an earlier file; nothing is allocated.
-    pub(crate) fn begin(self, waiting: Vec<u8>) -> Result<NewFile> {
-        let NewName { path, unfinished } = self;
+        let path = files::copied(path)?;
+        let mut waiting = Vec::new();
+        memory::reserve(&mut waiting, Self::RUN)?;
         // [`NewFile::finish`] checks again. A refusal should not take as long as what is written.
         files::check_replaceable(&path)?;
         let beside = |e: io::Error| failed("create a file beside", &path, &e);
@@ -166,23 +160,6 @@ impl NewName {
         let new = NewFile { file, path, unfinished: Some(unfinished), waiting };
         new.file.set_len(0).map_err(|e| failed("write", &new.path, &e))?;
         Ok(new)
-    }
-}
-
-impl NewFile {
-    /// Bytes per write.
-    const RUN: usize = 1 << 16;
-
-    /// Begins a file beside `path`, in an existing folder. IO: if another writer holds this name.
-    pub fn create(path: &Path) -> Result<Self> {
-        NewName::new(path)?.begin(Self::room()?)
-    }
-
-    /// Room for pending bytes.
-    pub(crate) fn room() -> Result<Vec<u8>> {
-        let mut room = Vec::new();
-        memory::reserve(&mut room, Self::RUN)?;
-        Ok(room)
     }
 
     /// Appends bytes.
@@ -203,20 +180,14 @@ impl NewFile {
     }
 
     /// Syncs the contents, renames the file, and syncs the name.
-    pub fn finish(self) -> Result<()> {
-        self.complete().map(drop)
-    }
-
-    /// As [`NewFile::finish`]; returns the room for the next file.
-    pub(crate) fn complete(mut self) -> Result<Vec<u8>> {
+    pub fn finish(mut self) -> Result<()> {
         self.flush()?;
         self.file.sync_all().map_err(|e| failed("write", &self.path, &e))?;
         if let Some(unfinished) = &self.unfinished {
             files::replace(unfinished, &self.path)?;
             self.unfinished = None;
         }
-        files::sync_folder_of(&self.path).map_err(|e| failed("sync the folder of", &self.path, &e))?;
-        Ok(std::mem::take(&mut self.waiting))
+        files::sync_folder_of(&self.path).map_err(|e| failed("sync the folder of", &self.path, &e))
     }
 }
 

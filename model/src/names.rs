@@ -1,6 +1,5 @@
 //! Names of tensors: composed and looked up without allocation.
 
-use crate::sort;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 use std::cmp::Ordering;
@@ -87,7 +86,7 @@ impl NameSet {
 
     /// Sorts the names. Required between the last [`NameSet::add`] and the first query.
     pub(crate) fn sort(&mut self) {
-        sort::sort(&mut self.names);
+        self.names.sort_unstable();
         self.sorted = true;
     }
 

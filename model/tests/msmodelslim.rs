@@ -17,8 +17,6 @@ mod goldens;
 mod npy;
 #[path = "msmodelslim/reading.rs"]
 mod reading;
-#[path = "msmodelslim/writing.rs"]
-mod writing;
 
 use mnnkv::dtype::Dtype;
 use mnnkv_model::msmodelslim::Model;

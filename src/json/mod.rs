@@ -7,7 +7,7 @@ mod reader;
 mod value;
 
 pub use reader::{Reader, without_mark};
-pub use value::{Brief, Json, Number, Quoted, Short};
+pub use value::{Brief, Escaped, Json, Number, Quoted, Short};
 
 #[cfg(test)]
 mod tests;

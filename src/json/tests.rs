@@ -218,6 +218,12 @@ proptest! {
     }
 
     #[test]
+    fn escaped_text_is_what_the_other_reader_reads(text: String) {
+        let escaped = Escaped(&text).to_string();
+        prop_assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), text, "{}", escaped);
+    }
+
+    #[test]
     fn damaged_documents_are_refused_at_the_same_place(
         value in values(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), proptest::sample::select(MARKS), 0..3), 1..4),

@@ -203,6 +203,21 @@ impl fmt::Display for Json<'_> {
     }
 }
 
+/// Text as a string of a document.
+pub struct Escaped<'a>(pub &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"")?;
+        let mut rest = self.0;
+        while let Some(at) = rest.find(|c| matches!(c, '"' | '\\' | '\0'..' ')) {
+            write!(f, "{}\\u{:04x}", &rest[..at], rest.as_bytes()[at])?;
+            rest = &rest[at + 1..];
+        }
+        write!(f, "{rest}\"")
+    }
+}
+
 /// Text of a document in quotes, as [`Short`].
 pub struct Quoted<'a>(pub &'a str);
 

@@ -64,7 +64,6 @@ pub fn sizing(data: &[u8]) {
     let ratio = |given: &mut Given<'_>| f64::from(given.float());
     let savings = Savings {
         h2o: given.flag().then(|| H2o { first_layer: given.any(), ..H2o::new(ratio(&mut given)) }),
-        c8: given.flag(),
         lossless: given.flag().then(|| Lossless { front_layers: given.any(), ..Lossless::new(ratio(&mut given)) }),
     };
     let contexts: Vec<u64> = (0..given.below(4)).map(|_| given.any_long()).collect();
@@ -90,7 +89,7 @@ pub fn sizing(data: &[u8]) {
     if let Ok(report) = SizeReport::new(&model, &Request { setup, savings, contexts, budget }) {
         serde_json::from_str::<Value>(&report.json().unwrap()).expect("reports are JSON");
         for total in &report.totals {
-            assert!(total.rank.after_h2o <= total.rank.raw && total.rank.after_c8 <= total.rank.after_h2o);
+            assert!(total.rank.after_h2o <= total.rank.raw);
         }
     }
 }

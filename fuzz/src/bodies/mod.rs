@@ -13,7 +13,6 @@ mod random;
 
 mod attend;
 mod blobs;
-mod c8;
 mod compressor;
 mod files;
 mod given;
@@ -27,7 +26,6 @@ mod state;
 
 pub use attend::attend;
 pub use blobs::{decode_checked, decode_v1, roundtrip};
-pub use c8::c8;
 pub use compressor::compressor;
 pub use files::{checkpoint, dumps, gguf, tasks};
 pub use json::{config, json, sizing};
@@ -42,9 +40,8 @@ pub use state::decode_state;
 pub type Target = fn(&[u8]);
 
 /// All targets by name. Each has a program in `fuzz_targets/` and inputs in `corpus/`.
-pub const TARGETS: [(&str, Target); 20] = [
+pub const TARGETS: [(&str, Target); 19] = [
     ("attend", attend),
-    ("c8", c8),
     ("checkpoint", checkpoint),
     ("compressor", compressor),
     ("config", config),

@@ -53,6 +53,5 @@ fn read(folder: &MemoryFolder) {
         for index in 0..model.kv_layers().len() {
             let _ = model.kv_scales(index);
         }
-        assert!(model.layers_json().unwrap().starts_with('{'));
     }
 }

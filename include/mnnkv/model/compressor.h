@@ -59,37 +59,7 @@ typedef struct mnnkv_compressor_info {
     uint32_t min_seq_len;
     /// KV heads as the converter wrote them, mostly 0: the networks apply to any number.
     uint32_t num_heads;
-    /// head_dim of the header; differs from head_dim where a converter guessed it.
-    uint32_t header_head_dim;
-    /// Inputs of a network, compression_factor * head_dim.
-    uint32_t hidden_size;
-    /// Bytes of metadata in the file; ignored.
-    uint32_t metadata_bytes;
-    /// Sentences of mnnkv_compressor_notes.
-    uint32_t notes;
-    /// Bytes of the file.
-    uint64_t file_bytes;
-    /// Bytes after the last block; ignored.
-    uint64_t trailing_bytes;
-    /// 0.
-    uint32_t reserved[4];
 } mnnkv_compressor_info;
-
-/// A block of a weights file: one linear layer. Set struct_size before the call; the fields it covers are written.
-typedef struct mnnkv_compressor_block_info {
-    /// sizeof(mnnkv_compressor_block_info)
-    uint32_t struct_size;
-    /// Elements that leave it.
-    uint32_t rows;
-    /// Elements that enter it.
-    uint32_t cols;
-    /// 1 when it has a bias.
-    uint32_t has_bias;
-    /// Where its header begins, in bytes from the start of the file.
-    uint64_t offset;
-    /// 0.
-    uint32_t reserved[2];
-} mnnkv_compressor_block_info;
 
 /// Options of a compression. Zero every field, then set struct_size. NULL means all zeros.
 typedef struct mnnkv_compressor_options {
@@ -127,21 +97,6 @@ void mnnkv_compressor_destroy(mnnkv_compressor *compressor);
 
 /// Writes the header of the file. Set info->struct_size first. Any thread.
 mnnkv_status mnnkv_compressor_get_info(const mnnkv_compressor *compressor, mnnkv_compressor_info *info);
-
-/// Writes oddities of the file that are not errors, one sentence per line: reserved bytes other than 0, metadata, bytes
-/// after the last block, a guessed head_dim.
-///
-/// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.
-/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-mnnkv_status mnnkv_compressor_notes(const mnnkv_compressor *compressor, char *text, size_t cap, size_t *len);
-
-/// Writes the shape and place of one block. block: 0 to blocks_per_layer - 1; three each for tk, tv, ik and iv. Set
-/// info->struct_size first. Any thread.
-/// INVALID_ARGUMENT: if layer or block does not exist.
-mnnkv_status mnnkv_compressor_get_block_info(const mnnkv_compressor *compressor,
-                                             uint32_t layer,
-                                             uint32_t block,
-                                             mnnkv_compressor_block_info *info);
 
 /// Writes the length of a cache of kv_len tokens after compression; kv_len itself if nothing is compressed. options:
 /// NULL = the defaults of the file. Any thread.
@@ -198,68 +153,6 @@ mnnkv_status mnnkv_compressor_run_caches(const mnnkv_compressor *compressor,
                                          uint32_t n_layers,
                                          uint32_t *old_len,
                                          uint32_t *new_len);
-
-// --- Compressor: write a file -----------------------------------------------------------------------------------
-
-/// The header of a new weights file. There are no defaults: NULL is INVALID_ARGUMENT, and 0 means 0.
-typedef struct mnnkv_compressor_header {
-    /// sizeof(mnnkv_compressor_header)
-    uint32_t struct_size;
-    /// MNNKV_DTYPE_F16, BF16 or F32: element type of the weights in the file.
-    uint32_t dtype;
-    /// Layers of the model, at least 1.
-    uint32_t layers;
-    /// 6 (tk, tv) or 12 (tk, tv, ik, iv).
-    uint32_t blocks_per_layer;
-    /// Elements per head and token.
-    uint32_t head_dim;
-    /// Tokens that become one, at least 2.
-    uint32_t compression_factor;
-    /// Groups that a segment must have to be compressed; 2 is usual.
-    uint32_t min_seq_len;
-    /// KV heads of the model; 0 is usual.
-    uint32_t num_heads;
-    /// Must be 0.
-    uint32_t reserved[4];
-} mnnkv_compressor_header;
-
-/// A linear layer of a compressor: y[r] = weight[r][0] * x[0] + weight[r][1] * x[1] + ... + bias[r].
-typedef struct mnnkv_compressor_linear {
-    /// Outputs.
-    uint32_t rows;
-    /// Inputs.
-    uint32_t cols;
-    /// rows * cols numbers, row-major.
-    const float *weight;
-    /// rows numbers, or NULL for none.
-    const float *bias;
-} mnnkv_compressor_linear;
-
-/// Writes weights as a file for mnnkv_compressor_open and InfiniLM.
-///
-/// linears: n_linears = layers * blocks_per_layer linear layers, layer by layer; in a layer tk, tv, ik and iv (text or
-/// image, K or V), the first, second and third linear layer of each. The first has compression_factor * head_dim
-/// columns, the last head_dim rows, and the rows of each are the columns of the next. Numbers are rounded to nearest
-/// even. path: UTF-8, zero-terminated. The file replaces one of the same name once it is complete on disk; a link is replaced,
-/// not followed, and permissions are those of a new file. Until then it is .<name>.part in the same folder, so that a name has
-/// at most 249 bytes where the system allows 255. Any thread.
-/// INVALID_ARGUMENT: if shapes contradict each other, in which case no number is read, or a number is not finite in dtype
-///   (65520 in F16); the message names layer, block and index.
-/// NOT_FOUND: if the folder does not exist.
-/// IO: if writing fails.
-mnnkv_status mnnkv_compressor_write_file(const mnnkv_compressor_header *header,
-                                         const mnnkv_compressor_linear *linears,
-                                         size_t n_linears,
-                                         const char *path);
-
-/// As mnnkv_compressor_write_file, to memory. dst: room for cap bytes. len: bytes of the file. Any thread.
-/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-mnnkv_status mnnkv_compressor_write(const mnnkv_compressor_header *header,
-                                    const mnnkv_compressor_linear *linears,
-                                    size_t n_linears,
-                                    void *dst,
-                                    size_t cap,
-                                    size_t *len);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -17,17 +17,6 @@ extern "C" {
 #define MNNKV_DTYPE_FP8 7
 /// 4-bit integers, two in a byte. Only mnnkv_sizing_options::element accepts it.
 #define MNNKV_DTYPE_INT4 8
-/// mnnkv_sizing_layer_info::kind: the layer keeps every token.
-#define MNNKV_LAYER_FULL 1
-/// mnnkv_sizing_layer_info::kind: sliding window; the layer keeps the last most_tokens tokens.
-#define MNNKV_LAYER_SLIDING 2
-/// mnnkv_sizing_layer_info::kind: chunked attention; the layer keeps the tokens of one chunk of most_tokens.
-#define MNNKV_LAYER_CHUNKED 3
-/// mnnkv_sizing_layer_info::kind: the layer reads the cache of an earlier layer and has none of its own.
-#define MNNKV_LAYER_SHARED 4
-/// mnnkv_sizing_layer_info::kind: the layer has a state of fixed size and no cache (linear attention, state space,
-/// convolution).
-#define MNNKV_LAYER_RECURRENT 5
 /// mnnkv_sizing_options::lossless_scope: the first lossless_front_n layers.
 #define MNNKV_SCOPE_FRONT_N 1
 /// mnnkv_sizing_options::lossless_scope: the layers with eviction.
@@ -53,7 +42,7 @@ extern "C" {
 typedef struct mnnkv_sizing mnnkv_sizing;
 
 /// The cache and the expected savings. Start from mnnkv_sizing_options_default; NULL means those defaults. Savings
-/// apply in this order: eviction, int8, lossless compression. A zeroed struct is legal and differs from the defaults: from
+/// apply in this order: eviction, lossless compression. A zeroed struct is legal and differs from the defaults: from
 /// h2o_layer_start on 0 stands for itself, so that h2o_layer_end 0 is layer 0.
 typedef struct mnnkv_sizing_options {
     /// sizeof(mnnkv_sizing_options)
@@ -83,8 +72,6 @@ typedef struct mnnkv_sizing_options {
     uint32_t h2o_protected_tokens;
     /// No token is evicted below this length; default 512.
     uint32_t h2o_trigger_tokens;
-    /// 1: K and V are C8, int8 with a scale and an offset per channel. 0: they are not.
-    uint32_t c8;
     /// Layers to compress: MNNKV_SCOPE_FRONT_N, MNNKV_SCOPE_H2O_KEPT, both, or 0 for none; default FRONT_N.
     uint32_t lossless_scope;
     /// Number of first layers to compress; larger values mean all layers; default 2.
@@ -92,44 +79,8 @@ typedef struct mnnkv_sizing_options {
     /// First and last tokens of a layer that stay raw; default 272.
     uint32_t lossless_hot_tokens;
     /// Must be 0.
-    uint32_t reserved[4];
+    uint32_t reserved[3];
 } mnnkv_sizing_options;
-
-/// A model. Set struct_size before the call.
-typedef struct mnnkv_sizing_info {
-    /// sizeof(mnnkv_sizing_info)
-    uint32_t struct_size;
-    /// Decoder layers, with or without a cache.
-    uint32_t layers;
-    /// Layers with a cache of their own.
-    uint32_t cache_layers;
-    /// Element type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
-    uint32_t element;
-    /// Longest context of the model in tokens; 0 if the config does not state it.
-    uint64_t max_context;
-} mnnkv_sizing_info;
-
-/// One layer. Set struct_size before the call. Fields that do not apply are 0.
-typedef struct mnnkv_sizing_layer_info {
-    /// sizeof(mnnkv_sizing_layer_info)
-    uint32_t struct_size;
-    /// MNNKV_LAYER_*
-    uint32_t kind;
-    /// KV heads; 0 with latent attention.
-    uint32_t kv_heads;
-    /// Elements of a key and of a value.
-    uint32_t head_dim;
-    /// Elements of a latent (MLA).
-    uint32_t kv_lora_rank;
-    /// Elements of the rotated key beside the latent (MLA).
-    uint32_t qk_rope_head_dim;
-    /// Largest number of tokens that the layer keeps; 0 = all.
-    uint32_t most_tokens;
-    /// 0.
-    uint32_t reserved;
-    /// Elements of the state of one sequence; 0 if the config does not state them.
-    uint64_t state_elements;
-} mnnkv_sizing_layer_info;
 
 /// Bytes of a cache on one rank, all sequences together. Each number includes the savings before it; a disabled saving
 /// changes nothing. Set struct_size before the call.
@@ -142,16 +93,11 @@ typedef struct mnnkv_sizing_total {
     uint64_t raw;
     /// Bytes after eviction: the maximum over all lengths up to this one, hence monotonic.
     uint64_t after_h2o;
-    /// Bytes after eviction and C8.
-    uint64_t after_c8;
-    /// Bytes after eviction, C8 and lossless compression: the cache between two steps.
+    /// Bytes after eviction and lossless compression: the cache between two steps.
     uint64_t after_lossless;
     /// Maximum bytes within a step: one compressed layer is raw for attention and the next one is decoded, while the
     /// blobs of both are kept. Allocate for this number.
     uint64_t peak;
-    /// Bytes of C8's scales and offsets, one f32 each per channel of K and of V. They come with the weights and are in
-    /// no other number.
-    uint64_t c8_scale_bytes;
 } mnnkv_sizing_total;
 
 /// Writes the defaults of all fields, struct_size included: one sequence on one rank without savings. NULL is ignored.
@@ -161,7 +107,8 @@ void mnnkv_sizing_options_default(mnnkv_sizing_options *options);
 /// Reads a Hugging Face config.json of len bytes, at most 4 MiB, without a terminating zero.
 ///
 /// A multimodal config is read by its language model (text_config, llm_config, language_config, thinker_config).
-/// Missing keys take the defaults of the model_type where those are known; mnnkv_sizing_notes lists every assumption. A
+/// Missing keys take the defaults of the model_type where those are known; the notes of mnnkv_sizing_report_json list
+/// every assumption. A
 /// config may consist of numbers only: {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
 /// "head_dim": 128}; MLA has "kv_lora_rank" and "qk_rope_head_dim" instead. abi_version: MNNKV_ABI_VERSION. out: the
 /// handle; mnnkv_sizing_destroy frees it. Any thread.
@@ -173,27 +120,10 @@ mnnkv_status mnnkv_sizing_create(const char *config_json, size_t len, uint32_t a
 /// Frees the handle. NULL is ignored. No other call on the handle may run.
 void mnnkv_sizing_destroy(mnnkv_sizing *sizing);
 
-/// Writes the totals of the model. Set info->struct_size first. Any thread.
-mnnkv_status mnnkv_sizing_get_info(const mnnkv_sizing *sizing, mnnkv_sizing_info *info);
-
-/// Writes one layer, numbered from 0. Set info->struct_size first. Any thread.
-/// INVALID_ARGUMENT: if layer is not below mnnkv_sizing_info::layers.
-mnnkv_status mnnkv_sizing_get_layer_info(const mnnkv_sizing *sizing, uint32_t layer, mnnkv_sizing_layer_info *info);
-
-/// Writes the bytes of one more token of one sequence on one rank, without savings. bytes_per_token: while no window or
-/// chunk is full. bytes_per_late_token: once all are full. Any thread.
-/// INVALID_ARGUMENT: if mnnkv_sizing_bytes returns it for these options.
-/// UNSUPPORTED: if mnnkv_sizing_bytes returns it for these options.
-mnnkv_status mnnkv_sizing_per_token(const mnnkv_sizing *sizing,
-                                    const mnnkv_sizing_options *options,
-                                    uint64_t *bytes_per_token,
-                                    uint64_t *bytes_per_late_token);
-
 /// Writes the bytes of the cache on one rank for the given tokens per sequence. Monotonic in tokens. options: NULL =
 /// the defaults. Set total->struct_size first. Any thread.
 /// INVALID_ARGUMENT: if tokens exceeds MNNKV_SIZING_MAX_TOKENS, an option is out of range, the ranks do not divide the
 ///   KV heads, or the bytes exceed 64 bits.
-/// UNSUPPORTED: if C8 is combined with elements of 8 bits or fewer, or with latents (MLA).
 mnnkv_status mnnkv_sizing_bytes(const mnnkv_sizing *sizing,
                                 const mnnkv_sizing_options *options,
                                 uint64_t tokens,
@@ -204,31 +134,28 @@ mnnkv_status mnnkv_sizing_bytes(const mnnkv_sizing *sizing,
 /// tokens: the largest length that fits; MNNKV_SIZING_MAX_TOKENS if every length fits; 0 if no token fits. bytes: the
 /// peak at that length. Any thread.
 /// INVALID_ARGUMENT: if mnnkv_sizing_bytes returns it for these options.
-/// UNSUPPORTED: if mnnkv_sizing_bytes returns it for these options.
 mnnkv_status mnnkv_sizing_longest(const mnnkv_sizing *sizing,
                                   const mnnkv_sizing_options *options,
                                   uint64_t budget,
                                   uint64_t *tokens,
                                   uint64_t *bytes);
 
-/// Writes the assumptions about the model and the parts of the cache that no number includes, one sentence per line.
-///
-/// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.
-/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-mnnkv_status mnnkv_sizing_notes(const mnnkv_sizing *sizing, char *text, size_t cap, size_t *len);
-
 /// Writes everything as one JSON object: the model and its layers by kind, bytes per token, totals at each of n
-/// contexts (at most 1,024) on one rank and on all, each saving alone, the longest context within budget bytes without
-/// and with savings, and the notes. budget 0 omits the longest context. Names are those of the other functions, and these:
+/// contexts (at most 1,024) on one rank and on all, each saving alone, and the longest context within budget bytes without
+/// and with savings. budget 0 omits the longest context. Names are those of mnnkv_sizing_total, and these:
 ///
-///   groups                    the layers by kind: numbers has theirs, layer_bytes_per_token the bytes of a token in one of them
-///   rank, all_ranks           of a total: the fields of mnnkv_sizing_total on one rank, and on all ranks together
-///   alone                     of a total: the bytes on one rank with h2o, c8 or lossless alone; lossless between two steps
+///   model_type, max_context   of the config, where it states them
+///   groups                    the layers by kind ("full", "sliding", "chunked", "shared", "recurrent"): numbers has theirs,
+///                             most_tokens what one keeps, layer_bytes_per_token the bytes of a token in one of them
+///   bytes_per_token           bytes of one more token without savings; bytes_per_late_token, once all windows are full
+///   rank, all_ranks           of a total: the bytes on one rank, and on all ranks together
+///   alone                     of a total: the bytes on one rank with h2o or lossless alone; lossless between two steps
 ///   longest_without_savings   as longest, without savings; bounded is false where every length fits
+///   notes                     assumptions about the model, and the parts of the cache that no number includes: sentences
 ///
-/// contexts: n lengths in tokens; NULL with n 0. text, cap, len: as in mnnkv_sizing_notes. Any thread.
+/// contexts: n lengths in tokens; NULL with n 0. text: room for cap bytes. len: length of the text with its terminating
+/// zero. Any thread.
 /// INVALID_ARGUMENT: if n exceeds 1,024, mnnkv_sizing_bytes returns it, or the bytes of all ranks exceed 64 bits.
-/// UNSUPPORTED: if mnnkv_sizing_bytes returns it.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 mnnkv_status mnnkv_sizing_report_json(const mnnkv_sizing *sizing,
                                       const mnnkv_sizing_options *options,

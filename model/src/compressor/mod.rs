@@ -150,11 +150,6 @@ impl Compressor {
         self.file_bytes
     }
 
-    /// Bytes behind the last block.
-    pub fn trailing_bytes(&self) -> u64 {
-        self.file_bytes - self.data_offset - self.data.len() as u64
-    }
-
     /// The blocks of a layer, 6 or 12. INVALID_ARGUMENT: if the layer does not exist.
     pub fn blocks(&self, layer: usize) -> Result<&[BlockInfo]> {
         let per_layer = self.header.blocks_per_layer as usize;

@@ -2,7 +2,6 @@
 
 use crate::compressor::{Compressor, CompressorOptions, Segments, Tokens, Workspace};
 use crate::file::ModelFile;
-use crate::names::Joined;
 use mnnkv::dtype::Dtype;
 use mnnkv::ffi::handle;
 use mnnkv::ffi::panic::guard;
@@ -60,51 +59,13 @@ pub struct mnnkv_compressor_info {
     pub min_seq_len: u32,
     /// KV heads as the converter wrote them, mostly 0: the networks apply to any number.
     pub num_heads: u32,
-    /// head_dim of the header; differs from head_dim where a converter guessed it.
-    pub header_head_dim: u32,
-    /// Inputs of a network, compression_factor * head_dim.
-    pub hidden_size: u32,
-    /// Bytes of metadata in the file; ignored.
-    pub metadata_bytes: u32,
-    /// Sentences of mnnkv_compressor_notes.
-    pub notes: u32,
-    /// Bytes of the file.
-    pub file_bytes: u64,
-    /// Bytes after the last block; ignored.
-    pub trailing_bytes: u64,
-    /// 0.
-    pub reserved: [u32; 4],
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
 unsafe impl Sized32 for mnnkv_compressor_info {
-    const MIN: usize = 80;
-}
-const _: () = assert!(size_of::<mnnkv_compressor_info>() == 80);
-
-/// A block of a weights file: one linear layer. Set struct_size before the call; the fields it covers are written.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct mnnkv_compressor_block_info {
-    /// sizeof(mnnkv_compressor_block_info)
-    pub struct_size: u32,
-    /// Elements that leave it.
-    pub rows: u32,
-    /// Elements that enter it.
-    pub cols: u32,
-    /// 1 when it has a bias.
-    pub has_bias: u32,
-    /// Where its header begins, in bytes from the start of the file.
-    pub offset: u64,
-    /// 0.
-    pub reserved: [u32; 2],
-}
-
-// SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_compressor_block_info {
     const MIN: usize = 32;
 }
-const _: () = assert!(size_of::<mnnkv_compressor_block_info>() == 32);
+const _: () = assert!(size_of::<mnnkv_compressor_info>() == 32);
 
 /// Options of a compression. Zero every field, then set struct_size. NULL means all zeros.
 #[repr(C)]
@@ -241,66 +202,6 @@ pub unsafe extern "C" fn mnnkv_compressor_get_info(
                 compression_factor: header.factor,
                 min_seq_len: header.min_seq_len,
                 num_heads: header.num_heads,
-                header_head_dim: header.head_dim,
-                hidden_size: header.hidden_size,
-                metadata_bytes: header.metadata_bytes,
-                notes: file.notes().len() as u32,
-                file_bytes: file.file_bytes(),
-                trailing_bytes: file.trailing_bytes(),
-                reserved: [0; 4],
-            });
-            Ok(())
-        })
-    }
-}
-
-/// Writes oddities of the file that are not errors, one sentence per line: reserved bytes other than 0, metadata, bytes
-/// after the last block, a guessed head_dim.
-///
-/// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.
-/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_compressor_notes(
-    compressor: *const mnnkv_compressor,
-    text: *mut c_char,
-    cap: usize,
-    len: *mut usize,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(compressor, |file| {
-            let len = Out::new(len, "len")?;
-            let notes = memory::format(format_args!("{}", Joined(file.notes(), "\n")))?;
-            pointer::put_text(&notes, pointer::output_bytes(text.cast(), cap, "text")?, &len)
-        })
-    }
-}
-
-/// Writes the shape and place of one block. block: 0 to blocks_per_layer - 1; three each for tk, tv, ik and iv. Set
-/// info->struct_size first. Any thread.
-/// INVALID_ARGUMENT: if layer or block does not exist.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_compressor_get_block_info(
-    compressor: *const mnnkv_compressor,
-    layer: u32,
-    block: u32,
-    info: *mut mnnkv_compressor_block_info,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(compressor, |file| {
-            let info = SizedOut::new(info, "info")?;
-            let blocks = file.blocks(layer as usize)?;
-            let Some(found) = blocks.get(block as usize) else {
-                bail!(InvalidArgument, "block is {block}; a layer of the weights file has {}", blocks.len());
-            };
-            info.set(&mnnkv_compressor_block_info {
-                struct_size: 0,
-                rows: found.rows as u32,
-                cols: found.cols as u32,
-                has_bias: found.has_bias.into(),
-                offset: found.offset,
-                reserved: [0; 2],
             });
             Ok(())
         })

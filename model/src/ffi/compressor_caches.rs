@@ -2,7 +2,6 @@
 
 use super::compressor::{mnnkv_compressor, mnnkv_compressor_options, with};
 use crate::compressor::{Compressor, LengthPlan, Tokens, Workspace};
-use crate::sort;
 use mnnkv::ffi::cache::mnnkv_cache;
 use mnnkv::ffi::given::checked_float;
 use mnnkv::ffi::pointer::{self, Out};
@@ -102,7 +101,7 @@ unsafe fn given_caches(caches: *mut mnnkv_cache, count: usize) -> Result<Vec<(*m
         memory::push(&mut all, (place, cache))?;
         place = place.wrapping_byte_add(size as usize);
     }
-    sort::by_key(&mut buffers, |buffer| buffer.0.addr());
+    buffers.sort_unstable_by_key(|buffer| buffer.0.addr());
     for pair in buffers.windows(2) {
         let [(a, a_len, i, a_name), (b, _, j, b_name)] = [pair[0], pair[1]];
         if a.addr().saturating_add(a_len) > b.addr() && !a.is_null() {

@@ -7,8 +7,6 @@
 pub mod c8;
 pub mod compressor;
 pub mod compressor_caches;
-pub mod compressor_write;
 pub mod msmodelslim;
-pub mod msmodelslim_writer;
 pub mod sizing;
 pub mod status;

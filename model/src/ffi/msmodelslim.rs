@@ -1,6 +1,6 @@
 //! msmodelslim: read directories of quantised weights. Check, dequantise, compute
 
-use crate::msmodelslim::{Granularity, Model, NormUse, Tag, check_path, quantize};
+use crate::msmodelslim::{Model, NormUse, check_path};
 use mnnkv::dtype::Dtype;
 use mnnkv::ffi::handle;
 use mnnkv::ffi::panic::guard;
@@ -9,72 +9,13 @@ use mnnkv::ffi::status::mnnkv_status;
 use mnnkv::status::{Error, Result, bail};
 use std::ffi::{c_char, c_void};
 
-/// mnnkv_msmodelslim_linear_info::tag: not quantised.
-pub const MNNKV_MSMODELSLIM_FLOAT: u32 = 1;
-/// mnnkv_msmodelslim_linear_info::tag: 8-bit weights.
-pub const MNNKV_MSMODELSLIM_W8A16: u32 = 2;
-/// mnnkv_msmodelslim_linear_info::tag: 8-bit weights and inputs, one scale for all inputs.
-pub const MNNKV_MSMODELSLIM_W8A8: u32 = 3;
-/// mnnkv_msmodelslim_linear_info::tag: W8A8 with sparse weights.
-pub const MNNKV_MSMODELSLIM_W8A8S: u32 = 4;
-/// mnnkv_msmodelslim_linear_info::tag: 8-bit weights, scales of inputs computed at run time.
-pub const MNNKV_MSMODELSLIM_W8A8_DYNAMIC: u32 = 5;
-/// mnnkv_msmodelslim_linear_info::tag: the tensors of both W8A8 and W8A8_DYNAMIC.
-pub const MNNKV_MSMODELSLIM_W8A8_MIX: u32 = 6;
-/// mnnkv_msmodelslim_linear_info::tag: another type of the format; listed, not read.
-pub const MNNKV_MSMODELSLIM_OTHER: u32 = 7;
-
-/// mnnkv_msmodelslim_linear_info::granularity: not quantised.
-pub const MNNKV_SCALE_NONE: u32 = 0;
-/// mnnkv_msmodelslim_linear_info::granularity: one scale for the whole weight.
-pub const MNNKV_SCALE_TENSOR: u32 = 1;
-/// mnnkv_msmodelslim_linear_info::granularity: one scale for each row.
-pub const MNNKV_SCALE_CHANNEL: u32 = 2;
-/// mnnkv_msmodelslim_linear_info::granularity: one scale for each group_size columns of a row.
-pub const MNNKV_SCALE_GROUP: u32 = 3;
-
-/// mnnkv_msmodelslim_name: the linears.
-pub const MNNKV_MSMODELSLIM_LINEARS: u32 = 1;
-/// mnnkv_msmodelslim_name: the norms.
-pub const MNNKV_MSMODELSLIM_NORMS: u32 = 2;
-/// mnnkv_msmodelslim_name: the layers with KV scales.
-pub const MNNKV_MSMODELSLIM_KV_LAYERS: u32 = 3;
-
 /// A directory of quantised weights as msmodelslim writes them, open for reading: a handle from mnnkv_msmodelslim_open.
 /// Immutable; its functions may run on several threads at once.
 ///
 /// The handle holds headers, not tensors, and one open file for each weight file. Tensors are read in pieces on demand and
-/// never mapped; a file that shrinks is IO. Linears, norms and KV layers have numbers from 0 on: linears and norms in the
-/// order of their names, KV layers in the order of their layers. mnnkv_msmodelslim_get_info returns their counts.
+/// never mapped; a file that shrinks is IO. Linears and norms have the names of their weights in the model, without
+/// ".weight"; KV scales have the name of their attention module.
 pub struct mnnkv_msmodelslim(Model);
-
-/// A directory. Set struct_size before the call.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct mnnkv_msmodelslim_info {
-    /// sizeof(mnnkv_msmodelslim_info)
-    pub struct_size: u32,
-    /// 1 if kv_cache_type or kv_quant_type declares KV scales.
-    pub kv_declared: u32,
-    /// Weights of two dimensions (`name.weight`), unquantised ones and embeddings included.
-    pub linears: u64,
-    /// Norms: float weights of one dimension (`name.weight`), with any tag.
-    pub norms: u64,
-    /// Layers with KV scales.
-    pub kv_layers: u64,
-    /// Weight files.
-    pub weight_files: u64,
-    /// Bytes of all tensors.
-    pub bytes: u64,
-    /// 0.
-    pub reserved: [u32; 2],
-}
-
-// SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_msmodelslim_info {
-    const MIN: usize = 56;
-}
-const _: () = assert!(size_of::<mnnkv_msmodelslim_info>() == 56);
 
 /// A linear. Set struct_size before the call.
 #[repr(C)]
@@ -82,29 +23,19 @@ const _: () = assert!(size_of::<mnnkv_msmodelslim_info>() == 56);
 pub struct mnnkv_msmodelslim_linear_info {
     /// sizeof(mnnkv_msmodelslim_linear_info)
     pub struct_size: u32,
-    /// MNNKV_MSMODELSLIM_FLOAT to MNNKV_MSMODELSLIM_OTHER.
-    pub tag: u32,
-    /// MNNKV_SCALE_*.
-    pub granularity: u32,
-    /// 1 if a float bias exists. quant_bias of W8A8, W8A8S and W8A8_MIX includes it.
-    pub bias: u32,
+    /// 1: mnnkv_msmodelslim_linear_w8a8 computes it (W8A8, W8A8S, W8A8_MIX). 0: it does not.
+    pub int8_inputs: u32,
     /// Rows: outputs.
     pub n: u64,
     /// Columns: inputs.
     pub k: u64,
-    /// Columns per scale; 0 without groups.
-    pub group_size: u64,
-    /// Bytes of all its tensors.
-    pub bytes: u64,
-    /// 0.
-    pub reserved: [u32; 2],
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
 unsafe impl Sized32 for mnnkv_msmodelslim_linear_info {
-    const MIN: usize = 56;
+    const MIN: usize = 24;
 }
-const _: () = assert!(size_of::<mnnkv_msmodelslim_linear_info>() == 56);
+const _: () = assert!(size_of::<mnnkv_msmodelslim_linear_info>() == 24);
 
 /// # Safety
 /// `model` is NULL or live.
@@ -176,159 +107,37 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_destroy(model: *mut mnnkv_msmodelslim
     unsafe { handle::destroy(model) }
 }
 
-/// Writes the counts of linears, norms and KV layers. Set info->struct_size first.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_msmodelslim_get_info(
-    model: *const mnnkv_msmodelslim,
-    info: *mut mnnkv_msmodelslim_info,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(model, |model| {
-            let info = SizedOut::new(info, "info")?;
-            info.set(&mnnkv_msmodelslim_info {
-                struct_size: size_of::<mnnkv_msmodelslim_info>() as u32,
-                kv_declared: model.description().kv_cache_type.is_some().into(),
-                linears: model.linears().len() as u64,
-                norms: model.norms().len() as u64,
-                kv_layers: model.kv_layers().len() as u64,
-                weight_files: model.weight_files() as u64,
-                bytes: model.bytes(),
-                reserved: [0; 2],
-            });
-            Ok(())
-        })
-    }
-}
-
-/// Writes the contents of the directory as a JSON object: model_quant_type, version, group_size, kv_cache_type, bytes,
-/// and the lists linears (name, tag, n, k, granularity, group_size, bias, bytes, error), norms (name, len, bias,
-/// smoothed, error) and kv (prefix, layer, key_channels, value_channels, error). Unusable entries have a text in error.
-///
-/// text: room for cap bytes. len: length of the text with its terminating zero.
-/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
-    model: *const mnnkv_msmodelslim,
-    text: *mut c_char,
-    cap: usize,
-    len: *mut usize,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(model, |model| {
-            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            pointer::put_text(&model.layers_json()?, out, &len)
-        })
-    }
-}
-
-/// Writes a name. list: MNNKV_MSMODELSLIM_LINEARS or MNNKV_MSMODELSLIM_NORMS (names without ".weight"), or
-/// MNNKV_MSMODELSLIM_KV_LAYERS (the attention module, or its merged linear). text, cap, len: as in
-/// mnnkv_msmodelslim_layers_json.
-/// NOT_FOUND: if index is not below the length of the list.
-/// INVALID_ARGUMENT: if list is not one of these.
-/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_msmodelslim_name(
-    model: *const mnnkv_msmodelslim,
-    list: u32,
-    index: u64,
-    text: *mut c_char,
-    cap: usize,
-    len: *mut usize,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(model, |model| {
-            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            let index = count(index, "index")?;
-            let name = match list {
-                MNNKV_MSMODELSLIM_LINEARS => model.linears().get(index).map(|linear| &linear.name),
-                MNNKV_MSMODELSLIM_NORMS => model.norms().get(index).map(|norm| &norm.name),
-                MNNKV_MSMODELSLIM_KV_LAYERS => model.kv_layers().get(index).map(|layer| &layer.prefix),
-                _ => bail!(InvalidArgument, "list is {list}; linears (1), norms (2) or KV layers (3) expected"),
-            };
-            match name {
-                Some(name) => pointer::put_text(name, out, &len),
-                None => bail!(NotFound, "index is {index}; the list is shorter"),
-            }
-        })
-    }
-}
-
-/// Writes the number of the linear with this name (zero-terminated, without ".weight").
-/// NOT_FOUND: if no linear has this name.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_msmodelslim_find(
-    model: *const mnnkv_msmodelslim,
-    name: *const c_char,
-    linear: *mut u64,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(model, |model| {
-            let (name, linear) = (pointer::text(name, "name")?, Out::new(linear, "linear")?);
-            linear.set(model.find_linear(name)? as u64);
-            Ok(())
-        })
-    }
-}
-
-/// Writes one linear. Set info->struct_size first.
+/// Writes the size of a linear by its name. Set info->struct_size first.
 /// NOT_FOUND: if the linear does not exist.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
     model: *const mnnkv_msmodelslim,
-    linear: u64,
+    linear: *const c_char,
     info: *mut mnnkv_msmodelslim_linear_info,
 ) -> mnnkv_status {
     // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             let info = SizedOut::new(info, "info")?;
-            let linear = model.linear(count(linear, "linear")?)?;
+            let linear = model.linear(named(model, linear)?)?;
             info.set(&mnnkv_msmodelslim_linear_info {
                 struct_size: size_of::<mnnkv_msmodelslim_linear_info>() as u32,
-                tag: match linear.tag {
-                    Tag::Float => MNNKV_MSMODELSLIM_FLOAT,
-                    Tag::W8A16 => MNNKV_MSMODELSLIM_W8A16,
-                    Tag::W8A8 => MNNKV_MSMODELSLIM_W8A8,
-                    Tag::W8A8S => MNNKV_MSMODELSLIM_W8A8S,
-                    Tag::W8A8Dynamic => MNNKV_MSMODELSLIM_W8A8_DYNAMIC,
-                    Tag::W8A8Mix => MNNKV_MSMODELSLIM_W8A8_MIX,
-                    Tag::C8 | Tag::Other(_) => MNNKV_MSMODELSLIM_OTHER,
-                },
-                granularity: match linear.granularity {
-                    Granularity::None => MNNKV_SCALE_NONE,
-                    Granularity::Tensor => MNNKV_SCALE_TENSOR,
-                    Granularity::Channel => MNNKV_SCALE_CHANNEL,
-                    Granularity::Group(_) => MNNKV_SCALE_GROUP,
-                },
-                bias: linear.bias.into(),
+                int8_inputs: linear.tag.has_static_input().into(),
                 n: linear.n as u64,
                 k: linear.k as u64,
-                group_size: linear.granularity.group_size() as u64,
-                bytes: linear.bytes,
-                reserved: [0; 2],
             });
             Ok(())
         })
     }
 }
 
-/// Converts codes 0 .. 255 to the signed codes of this format: code - 128. Subtract 128 from their offset; their scale
-/// stays. codes, signed_codes: n each, not overlapping. n 0 is legal. Any thread.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, signed_codes: *mut i8) -> mnnkv_status {
-    guard(|| {
-        pointer::disjoint((codes.cast(), n, "codes"), (signed_codes.cast(), n, "signed_codes"))?;
-        let (codes, out) =
-            // SAFETY: the caller guarantees its pointers.
-            unsafe { (pointer::input(codes, n, "codes")?, pointer::output(signed_codes, n, "signed_codes")?) };
-        out.iter_mut().zip(codes).for_each(|(to, code)| *to = quantize::signed(*code));
-        Ok(())
-    })
+/// The number of the linear with a name from C.
+///
+/// # Safety
+/// As [`pointer::text`].
+unsafe fn named(model: &Model, linear: *const c_char) -> Result<usize> {
+    // SAFETY: passed on.
+    model.find_linear(unsafe { pointer::text(linear, "linear") }?)
 }
 
 /// Writes rows row_begin .. row_begin + rows of a linear's weight as rows * k numbers of dtype (MNNKV_DTYPE_F16, BF16
@@ -347,7 +156,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, si
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_dequantize(
     model: *const mnnkv_msmodelslim,
-    linear: u64,
+    linear: *const c_char,
     row_begin: u64,
     rows: u64,
     dtype: u32,
@@ -358,7 +167,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_dequantize(
     unsafe {
         with(model, |model| {
             let out = pointer::output_bytes(out, out_bytes, "out")?;
-            let linear = count(linear, "linear")?;
+            let linear = named(model, linear)?;
             let rows = range(row_begin, rows)?;
             let dtype = Dtype::float_from_code(dtype, "dtype")?;
             let needed = rows.len().saturating_mul(model.linear(linear)?.k).saturating_mul(dtype.bytes());
@@ -396,7 +205,7 @@ fn range(begin: u64, len: u64) -> Result<std::ops::Range<usize>> {
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
     model: *const mnnkv_msmodelslim,
-    linear: u64,
+    linear: *const c_char,
     row_begin: u64,
     rows: u64,
     x: *const f32,
@@ -407,7 +216,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
     // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
-            let linear = count(linear, "linear")?;
+            let linear = named(model, linear)?;
             let rows = range(row_begin, rows)?;
             let k = model.linear(linear)?.k;
             let inputs = tokens.saturating_mul(k);
@@ -436,7 +245,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
     model: *const mnnkv_msmodelslim,
-    norm: u64,
+    norm: *const c_char,
     quantized: u32,
     weight: *mut f32,
     bias: *mut f32,
@@ -451,17 +260,18 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
                 1 => NormUse::Quantized,
                 _ => bail!(InvalidArgument, "quantized is {quantized}; 0 or 1 expected"),
             };
+            let norm = model.find_norm(pointer::text(norm, "norm")?)?;
             let to = FloatPair::new((weight, "weight"), (bias, "bias"), cap, len)?;
-            let found = model.norm(count(norm, "norm")?, usage)?;
+            let found = model.norm(norm, usage)?;
             to.set(&found.weight, &found.bias)
         })
     }
 }
 
-/// Writes the KV scales and offsets of a layer as fp32, for mnnkv_c8_scales, which refuses scales below 2^-100 and offsets
-/// that are not integers from -128 to 127: errors of mnnkv_msmodelslim_check_json. kv_layer: a number in
-/// MNNKV_MSMODELSLIM_KV_LAYERS; equal to the layer's own number only if all layers have scales. values: 0 = keys, 1 =
-/// values. Offsets are zeros if the files have none.
+/// Writes the KV scales and offsets of a layer as fp32, for mnnkv_c8_dequantize, which refuses scales below 2^-100 and
+/// offsets that are not integers from -128 to 127: errors of mnnkv_msmodelslim_check_json. module: the attention module, or
+/// its merged linear, such as "model.layers.3.self_attn". values: 0 = keys, 1 = values. Offsets are zeros if the files have
+/// none.
 ///
 /// scale, offset: room for cap floats each. len: floats of each: one per channel, or 1 for all channels.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
@@ -471,7 +281,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_kv_scales(
     model: *const mnnkv_msmodelslim,
-    kv_layer: u64,
+    module: *const c_char,
     values: u32,
     scale: *mut f32,
     offset: *mut f32,
@@ -484,8 +294,9 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_kv_scales(
             if values > 1 {
                 bail!(InvalidArgument, "values is {values}; 0 (keys) or 1 (values) expected");
             }
+            let layer = model.find_kv_layer(pointer::text(module, "module")?)?;
             let to = FloatPair::new((scale, "scale"), (offset, "offset"), cap, len)?;
-            let found = model.kv_scales(count(kv_layer, "kv_layer")?)?;
+            let found = model.kv_scales(layer)?;
             match values {
                 0 => to.set(&found.key_scale, &found.key_offset),
                 _ => to.set(&found.value_scale, &found.value_offset),

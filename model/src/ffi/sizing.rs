@@ -1,9 +1,6 @@
 //! Sizing: bytes of the KV cache of a model, from its config.json
 
-use crate::names::Joined;
-use crate::sizing::{
-    CacheElement, H2o, Kv, LayerShape, Lossless, ModelConfig, Request, Savings, Setup, SizeReport, Sizer, Span,
-};
+use crate::sizing::{CacheElement, H2o, Lossless, ModelConfig, Request, Savings, Setup, SizeReport, Sizer};
 use mnnkv::ffi::handle;
 use mnnkv::ffi::panic::guard;
 use mnnkv::ffi::pointer::{self, Out, Sized32, SizedOut};
@@ -16,18 +13,6 @@ use std::ffi::c_char;
 pub const MNNKV_DTYPE_FP8: u32 = 7;
 /// 4-bit integers, two in a byte. Only mnnkv_sizing_options::element accepts it.
 pub const MNNKV_DTYPE_INT4: u32 = 8;
-
-/// mnnkv_sizing_layer_info::kind: the layer keeps every token.
-pub const MNNKV_LAYER_FULL: u32 = 1;
-/// mnnkv_sizing_layer_info::kind: sliding window; the layer keeps the last most_tokens tokens.
-pub const MNNKV_LAYER_SLIDING: u32 = 2;
-/// mnnkv_sizing_layer_info::kind: chunked attention; the layer keeps the tokens of one chunk of most_tokens.
-pub const MNNKV_LAYER_CHUNKED: u32 = 3;
-/// mnnkv_sizing_layer_info::kind: the layer reads the cache of an earlier layer and has none of its own.
-pub const MNNKV_LAYER_SHARED: u32 = 4;
-/// mnnkv_sizing_layer_info::kind: the layer has a state of fixed size and no cache (linear attention, state space,
-/// convolution).
-pub const MNNKV_LAYER_RECURRENT: u32 = 5;
 
 /// mnnkv_sizing_options::lossless_scope: the first lossless_front_n layers.
 pub const MNNKV_SCOPE_FRONT_N: u32 = 1;
@@ -56,60 +41,8 @@ const _: () = assert!(MNNKV_SIZING_MAX_TOKENS == crate::sizing::MAX_TOKENS);
 ///   mnnkv_sizing_destroy(model);
 pub struct mnnkv_sizing(ModelConfig);
 
-/// A model. Set struct_size before the call.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct mnnkv_sizing_info {
-    /// sizeof(mnnkv_sizing_info)
-    pub struct_size: u32,
-    /// Decoder layers, with or without a cache.
-    pub layers: u32,
-    /// Layers with a cache of their own.
-    pub cache_layers: u32,
-    /// Element type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
-    pub element: u32,
-    /// Longest context of the model in tokens; 0 if the config does not state it.
-    pub max_context: u64,
-}
-
-// SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_sizing_info {
-    const MIN: usize = 24;
-}
-const _: () = assert!(size_of::<mnnkv_sizing_info>() == 24);
-
-/// One layer. Set struct_size before the call. Fields that do not apply are 0.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct mnnkv_sizing_layer_info {
-    /// sizeof(mnnkv_sizing_layer_info)
-    pub struct_size: u32,
-    /// MNNKV_LAYER_*
-    pub kind: u32,
-    /// KV heads; 0 with latent attention.
-    pub kv_heads: u32,
-    /// Elements of a key and of a value.
-    pub head_dim: u32,
-    /// Elements of a latent (MLA).
-    pub kv_lora_rank: u32,
-    /// Elements of the rotated key beside the latent (MLA).
-    pub qk_rope_head_dim: u32,
-    /// Largest number of tokens that the layer keeps; 0 = all.
-    pub most_tokens: u32,
-    /// 0.
-    pub reserved: u32,
-    /// Elements of the state of one sequence; 0 if the config does not state them.
-    pub state_elements: u64,
-}
-
-// SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_sizing_layer_info {
-    const MIN: usize = 40;
-}
-const _: () = assert!(size_of::<mnnkv_sizing_layer_info>() == 40);
-
 /// The cache and the expected savings. Start from mnnkv_sizing_options_default; NULL means those defaults. Savings
-/// apply in this order: eviction, int8, lossless compression. A zeroed struct is legal and differs from the defaults: from
+/// apply in this order: eviction, lossless compression. A zeroed struct is legal and differs from the defaults: from
 /// h2o_layer_start on 0 stands for itself, so that h2o_layer_end 0 is layer 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -141,8 +74,6 @@ pub struct mnnkv_sizing_options {
     pub h2o_protected_tokens: u32,
     /// No token is evicted below this length; default 512.
     pub h2o_trigger_tokens: u32,
-    /// 1: K and V are C8, int8 with a scale and an offset per channel. 0: they are not.
-    pub c8: u32,
     /// Layers to compress: MNNKV_SCOPE_FRONT_N, MNNKV_SCOPE_H2O_KEPT, both, or 0 for none; default FRONT_N.
     pub lossless_scope: u32,
     /// Number of first layers to compress; larger values mean all layers; default 2.
@@ -150,14 +81,14 @@ pub struct mnnkv_sizing_options {
     /// First and last tokens of a layer that stay raw; default 272.
     pub lossless_hot_tokens: u32,
     /// Must be 0.
-    pub reserved: [u32; 4],
+    pub reserved: [u32; 3],
 }
 
 // SAFETY: repr(C), begins with a u32, integers and floats only.
 unsafe impl Sized32 for mnnkv_sizing_options {
-    const MIN: usize = 80;
+    const MIN: usize = 72;
 }
-const _: () = assert!(size_of::<mnnkv_sizing_options>() == 80);
+const _: () = assert!(size_of::<mnnkv_sizing_options>() == 72);
 
 impl Default for mnnkv_sizing_options {
     fn default() -> Self {
@@ -173,11 +104,10 @@ impl Default for mnnkv_sizing_options {
             h2o_layer_end: -1,
             h2o_protected_tokens: h2o.protected_tokens,
             h2o_trigger_tokens: h2o.trigger_tokens,
-            c8: 0,
             lossless_scope: MNNKV_SCOPE_FRONT_N,
             lossless_front_n: lossless.front_layers,
             lossless_hot_tokens: lossless.hot_tokens,
-            reserved: [0; 4],
+            reserved: [0; 3],
         }
     }
 }
@@ -191,9 +121,6 @@ impl mnnkv_sizing_options {
             code => CacheElement::from_code(code, "options->element")?,
         };
         let setup = Setup { ranks: self.ranks.max(1), batch: self.batch.max(1), ..Setup::new(element) };
-        if self.c8 > 1 {
-            bail!(InvalidArgument, "options->c8 is {}; 0 or 1 expected", self.c8);
-        }
         if self.lossless_scope & !(MNNKV_SCOPE_FRONT_N | MNNKV_SCOPE_H2O_KEPT) != 0 {
             let scope = self.lossless_scope;
             bail!(InvalidArgument, "options->lossless_scope is {scope:#x}; FRONT_N (1) and H2O_KEPT (2) are known");
@@ -215,7 +142,6 @@ impl mnnkv_sizing_options {
                     protected_tokens: self.h2o_protected_tokens,
                     trigger_tokens: self.h2o_trigger_tokens,
                 }),
-                c8: self.c8 == 1,
                 lossless: (self.lossless_ratio != 0.0).then_some(Lossless {
                     ratio: self.lossless_ratio,
                     front_layers: if front { self.lossless_front_n } else { 0 },
@@ -240,23 +166,18 @@ pub struct mnnkv_sizing_total {
     pub raw: u64,
     /// Bytes after eviction: the maximum over all lengths up to this one, hence monotonic.
     pub after_h2o: u64,
-    /// Bytes after eviction and C8.
-    pub after_c8: u64,
-    /// Bytes after eviction, C8 and lossless compression: the cache between two steps.
+    /// Bytes after eviction and lossless compression: the cache between two steps.
     pub after_lossless: u64,
     /// Maximum bytes within a step: one compressed layer is raw for attention and the next one is decoded, while the
     /// blobs of both are kept. Allocate for this number.
     pub peak: u64,
-    /// Bytes of C8's scales and offsets, one f32 each per channel of K and of V. They come with the weights and are in
-    /// no other number.
-    pub c8_scale_bytes: u64,
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
 unsafe impl Sized32 for mnnkv_sizing_total {
-    const MIN: usize = 56;
+    const MIN: usize = 40;
 }
-const _: () = assert!(size_of::<mnnkv_sizing_total>() == 56);
+const _: () = assert!(size_of::<mnnkv_sizing_total>() == 40);
 
 /// # Safety
 /// `sizing` is NULL or live.
@@ -296,7 +217,8 @@ pub unsafe extern "C" fn mnnkv_sizing_options_default(options: *mut mnnkv_sizing
 /// Reads a Hugging Face config.json of len bytes, at most 4 MiB, without a terminating zero.
 ///
 /// A multimodal config is read by its language model (text_config, llm_config, language_config, thinker_config).
-/// Missing keys take the defaults of the model_type where those are known; mnnkv_sizing_notes lists every assumption. A
+/// Missing keys take the defaults of the model_type where those are known; the notes of mnnkv_sizing_report_json list
+/// every assumption. A
 /// config may consist of numbers only: {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
 /// "head_dim": 128}; MLA has "kv_lora_rank" and "qk_rope_head_dim" instead. abi_version: MNNKV_ABI_VERSION. out: the
 /// handle; mnnkv_sizing_destroy frees it. Any thread.
@@ -326,118 +248,10 @@ pub unsafe extern "C" fn mnnkv_sizing_destroy(sizing: *mut mnnkv_sizing) {
     unsafe { handle::destroy(sizing) }
 }
 
-/// Writes the totals of the model. Set info->struct_size first. Any thread.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_sizing_get_info(
-    sizing: *const mnnkv_sizing,
-    info: *mut mnnkv_sizing_info,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(sizing, |model| {
-            let info = SizedOut::new(info, "info")?;
-            info.set(&mnnkv_sizing_info {
-                struct_size: size_of::<mnnkv_sizing_info>() as u32,
-                layers: model.layers.len() as u32,
-                cache_layers: model.layers.iter().filter(|layer| layer.attention().is_some()).count() as u32,
-                element: model.element.map_or(0, CacheElement::code),
-                max_context: model.max_context.unwrap_or(0),
-            });
-            Ok(())
-        })
-    }
-}
-
-/// Writes one layer, numbered from 0. Set info->struct_size first. Any thread.
-/// INVALID_ARGUMENT: if layer is not below mnnkv_sizing_info::layers.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_sizing_get_layer_info(
-    sizing: *const mnnkv_sizing,
-    layer: u32,
-    info: *mut mnnkv_sizing_layer_info,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(sizing, |model| {
-            let info = SizedOut::new(info, "info")?;
-            match model.layers.get(layer as usize) {
-                Some(found) => info.set(&found.into()),
-                None => bail!(InvalidArgument, "layer is {layer}; the model has {}", model.layers.len()),
-            }
-            Ok(())
-        })
-    }
-}
-
-impl From<&LayerShape> for mnnkv_sizing_layer_info {
-    fn from(layer: &LayerShape) -> Self {
-        let mut out = mnnkv_sizing_layer_info {
-            struct_size: size_of::<Self>() as u32,
-            kind: MNNKV_LAYER_SHARED,
-            kv_heads: 0,
-            head_dim: 0,
-            kv_lora_rank: 0,
-            qk_rope_head_dim: 0,
-            most_tokens: 0,
-            reserved: 0,
-            state_elements: 0,
-        };
-        match *layer {
-            LayerShape::Shared => {}
-            LayerShape::Recurrent { state_elements } => {
-                out.kind = MNNKV_LAYER_RECURRENT;
-                out.state_elements = state_elements.unwrap_or(0);
-            }
-            LayerShape::Attention(attention) => {
-                (out.kind, out.most_tokens) = match attention.span {
-                    Span::Full => (MNNKV_LAYER_FULL, 0),
-                    Span::Sliding(window) => (MNNKV_LAYER_SLIDING, window),
-                    Span::Chunked(chunk) => (MNNKV_LAYER_CHUNKED, chunk),
-                };
-                match attention.kv {
-                    Kv::Heads { kv_heads, head_dim } => (out.kv_heads, out.head_dim) = (kv_heads, head_dim),
-                    Kv::Latent { kv_lora_rank, qk_rope_head_dim } => {
-                        (out.kv_lora_rank, out.qk_rope_head_dim) = (kv_lora_rank, qk_rope_head_dim);
-                    }
-                }
-            }
-        }
-        out
-    }
-}
-
-/// Writes the bytes of one more token of one sequence on one rank, without savings. bytes_per_token: while no window or
-/// chunk is full. bytes_per_late_token: once all are full. Any thread.
-/// INVALID_ARGUMENT: if mnnkv_sizing_bytes returns it for these options.
-/// UNSUPPORTED: if mnnkv_sizing_bytes returns it for these options.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_sizing_per_token(
-    sizing: *const mnnkv_sizing,
-    options: *const mnnkv_sizing_options,
-    bytes_per_token: *mut u64,
-    bytes_per_late_token: *mut u64,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(sizing, |model| {
-            let sizer = sizer(model, options)?;
-            let (early, late) = (
-                Out::new(bytes_per_token, "bytes_per_token")?,
-                Out::new(bytes_per_late_token, "bytes_per_late_token")?,
-            );
-            let bytes = (sizer.bytes_per_token()?, sizer.bytes_per_late_token()?);
-            early.set(bytes.0);
-            late.set(bytes.1);
-            Ok(())
-        })
-    }
-}
-
 /// Writes the bytes of the cache on one rank for the given tokens per sequence. Monotonic in tokens. options: NULL =
 /// the defaults. Set total->struct_size first. Any thread.
 /// INVALID_ARGUMENT: if tokens exceeds MNNKV_SIZING_MAX_TOKENS, an option is out of range, the ranks do not divide the
 ///   KV heads, or the bytes exceed 64 bits.
-/// UNSUPPORTED: if C8 is combined with elements of 8 bits or fewer, or with latents (MLA).
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_bytes(
     sizing: *const mnnkv_sizing,
@@ -456,10 +270,8 @@ pub unsafe extern "C" fn mnnkv_sizing_bytes(
                 reserved: 0,
                 raw: bytes.raw,
                 after_h2o: bytes.after_h2o,
-                after_c8: bytes.after_c8,
                 after_lossless: bytes.after_lossless,
                 peak: bytes.peak,
-                c8_scale_bytes: sizer.c8_scale_bytes(),
             });
             Ok(())
         })
@@ -471,7 +283,6 @@ pub unsafe extern "C" fn mnnkv_sizing_bytes(
 /// tokens: the largest length that fits; MNNKV_SIZING_MAX_TOKENS if every length fits; 0 if no token fits. bytes: the
 /// peak at that length. Any thread.
 /// INVALID_ARGUMENT: if mnnkv_sizing_bytes returns it for these options.
-/// UNSUPPORTED: if mnnkv_sizing_bytes returns it for these options.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_longest(
     sizing: *const mnnkv_sizing,
@@ -493,38 +304,22 @@ pub unsafe extern "C" fn mnnkv_sizing_longest(
     }
 }
 
-/// Writes the assumptions about the model and the parts of the cache that no number includes, one sentence per line.
-///
-/// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.
-/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_sizing_notes(
-    sizing: *const mnnkv_sizing,
-    text: *mut c_char,
-    cap: usize,
-    len: *mut usize,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(sizing, |model| {
-            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            pointer::put_text(&memory::format(format_args!("{}", Joined(&model.notes, "\n")))?, out, &len)
-        })
-    }
-}
-
 /// Writes everything as one JSON object: the model and its layers by kind, bytes per token, totals at each of n
-/// contexts (at most 1,024) on one rank and on all, each saving alone, the longest context within budget bytes without
-/// and with savings, and the notes. budget 0 omits the longest context. Names are those of the other functions, and these:
+/// contexts (at most 1,024) on one rank and on all, each saving alone, and the longest context within budget bytes without
+/// and with savings. budget 0 omits the longest context. Names are those of mnnkv_sizing_total, and these:
 ///
-///   groups                    the layers by kind: numbers has theirs, layer_bytes_per_token the bytes of a token in one of them
-///   rank, all_ranks           of a total: the fields of mnnkv_sizing_total on one rank, and on all ranks together
-///   alone                     of a total: the bytes on one rank with h2o, c8 or lossless alone; lossless between two steps
+///   model_type, max_context   of the config, where it states them
+///   groups                    the layers by kind ("full", "sliding", "chunked", "shared", "recurrent"): numbers has theirs,
+///                             most_tokens what one keeps, layer_bytes_per_token the bytes of a token in one of them
+///   bytes_per_token           bytes of one more token without savings; bytes_per_late_token, once all windows are full
+///   rank, all_ranks           of a total: the bytes on one rank, and on all ranks together
+///   alone                     of a total: the bytes on one rank with h2o or lossless alone; lossless between two steps
 ///   longest_without_savings   as longest, without savings; bounded is false where every length fits
+///   notes                     assumptions about the model, and the parts of the cache that no number includes: sentences
 ///
-/// contexts: n lengths in tokens; NULL with n 0. text, cap, len: as in mnnkv_sizing_notes. Any thread.
+/// contexts: n lengths in tokens; NULL with n 0. text: room for cap bytes. len: length of the text with its terminating
+/// zero. Any thread.
 /// INVALID_ARGUMENT: if n exceeds 1,024, mnnkv_sizing_bytes returns it, or the bytes of all ranks exceed 64 bits.
-/// UNSUPPORTED: if mnnkv_sizing_bytes returns it.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_report_json(

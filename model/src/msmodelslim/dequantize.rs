@@ -3,7 +3,7 @@
 use super::layers::{Granularity, KvLayer, KvSide, QuantizedLinear};
 use super::model::Model;
 use super::packed_scale::PackedScale;
-use super::quantize;
+use super::quantize::dequantize;
 use crate::safetensors;
 use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{Endian, narrow};
@@ -73,12 +73,12 @@ impl Model {
         }
         let bytes = weight.code_bytes(begin, count)?;
         let (scales, offsets) = self.row_scales(linear, &rows)?;
-        let groups = scales.len() / rows.len();
-        let mut codes = memory::filled(0, linear.k)?;
-        for (row, (out, bytes)) in out_rows.zip(bytes.chunks_exact(linear.k)).enumerate() {
-            let groups = row * groups..(row + 1) * groups;
-            codes.iter_mut().zip(bytes).for_each(|(code, byte)| *code = *byte as i8);
-            quantize::dequantize_rows(&codes, linear.k, &scales[groups.clone()], &offsets[groups], &mut numbers)?;
+        let group = bytes.len() / scales.len();
+        let mut groups = bytes.chunks_exact(group).zip(scales.iter().zip(&offsets));
+        for out in out_rows {
+            for (numbers, (bytes, (scale, offset))) in numbers.chunks_exact_mut(group).zip(&mut groups) {
+                numbers.iter_mut().zip(bytes).for_each(|(x, code)| *x = dequantize(*code as i8, *scale, *offset));
+            }
             narrow(dtype, Endian::Little, &numbers, out);
         }
         Ok(())

@@ -3,7 +3,6 @@
 use super::finding::{FindingKind, Findings};
 use super::tags::Tag;
 use crate::names::Name;
-use crate::sort;
 use mnnkv::json::Json;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
@@ -133,7 +132,7 @@ impl Description {
 /// Field numbers sorted by key, then by their order in the text.
 fn by_key(fields: &Fields) -> Result<Vec<usize>> {
     let mut order = memory::collect(0..fields.len())?;
-    sort::by_key(&mut order, |number| (&fields[*number].0, *number));
+    order.sort_unstable_by_key(|number| (&fields[*number].0, *number));
     Ok(order)
 }
 

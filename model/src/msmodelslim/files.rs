@@ -3,7 +3,6 @@
 use super::folder::OpenFile;
 use crate::names::Name;
 use crate::safetensors::{FileDtype, Tensor};
-use crate::sort;
 use half::{bf16, f16};
 use mnnkv::status::{Error, Result, bail, error};
 use mnnkv::sys::memory;
@@ -43,7 +42,7 @@ impl Files {
                 memory::push(&mut places, Place { file: number, tensor })?;
             }
         }
-        sort::by_key(&mut places, |place| (&self.at(*place).tensor.name, place.file));
+        places.sort_unstable_by_key(|place| (&self.at(*place).tensor.name, place.file));
         let mut first: Option<Place> = None;
         for place in &places {
             match first.filter(|first| self.at(*first).tensor.name == self.at(*place).tensor.name) {

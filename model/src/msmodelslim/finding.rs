@@ -1,6 +1,6 @@
 //! Findings of a check.
 
-use crate::json::Writer;
+use mnnkv::json::Escaped;
 use mnnkv::status::{Error, Result, Status};
 use mnnkv::sys::memory;
 use std::fmt;
@@ -237,20 +237,19 @@ impl CheckReport {
 
     /// {"errors": 1, "warnings": 0, "findings": [{"severity", "kind", "tensor", "file", "text"}, ...]}
     pub fn json(&self) -> Result<String> {
-        Writer::compact(|to| {
-            to.object(|to| {
-                to.field("errors", self.count(Severity::Error))?;
-                to.field("warnings", self.count(Severity::Warning))?;
-                to.key("findings")?.list(&self.findings, |to, finding| {
-                    to.object(|to| {
-                        to.field("severity", finding.severity.word())?;
-                        to.field("kind", finding.kind.word())?;
-                        to.field("tensor", &finding.tensor)?;
-                        to.field("file", &finding.file)?;
-                        to.field("text", &finding.text)
-                    })
-                })
-            })
-        })
+        let mut text = String::new();
+        let (errors, warnings) = (self.count(Severity::Error), self.count(Severity::Warning));
+        memory::append(&mut text, format_args!("{{\"errors\":{errors},\"warnings\":{warnings},\"findings\":["))?;
+        for (number, Finding { severity, kind, tensor, file, text: found, .. }) in self.findings.iter().enumerate() {
+            let (mark, severity, kind) = (if number > 0 { "," } else { "" }, severity.word(), kind.word());
+            let (tensor, file, found) = (Escaped(tensor), Escaped(file), Escaped(found));
+            let place = format_args!("\"tensor\":{tensor},\"file\":{file},\"text\":{found}");
+            memory::append(
+                &mut text,
+                format_args!("{mark}{{\"severity\":\"{severity}\",\"kind\":\"{kind}\",{place}}}"),
+            )?;
+        }
+        memory::append(&mut text, format_args!("]}}"))?;
+        Ok(text)
     }
 }

@@ -6,7 +6,6 @@ use super::model::Model;
 use super::tags::Tag;
 use crate::names::Name;
 use crate::safetensors;
-use crate::sort;
 use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{Endian, narrow};
 use mnnkv::status::{Result, bail};
@@ -72,7 +71,7 @@ impl Model {
             memory::push(&mut kv_names, side.scale.as_str())?;
             memory::push(&mut kv_names, side.offset.as_deref().unwrap_or(""))?;
         }
-        sort::sort(&mut kv_names);
+        kv_names.sort_unstable();
         let mut tensors = Vec::new();
         for located in self.files.all() {
             let (tensor, name) = (located.tensor, located.tensor.name.as_str());
@@ -102,7 +101,7 @@ impl Model {
             let (name, shape) = (memory::format(format_args!("{new_name}"))?, memory::copied(&tensor.shape)?);
             memory::push(&mut tensors, FloatTensor { name, dtype, shape, rows, row_len, from })?;
         }
-        sort::by(&mut tensors, |a, b| a.name < b.name);
+        tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(tensors)
     }
 

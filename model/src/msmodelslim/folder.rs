@@ -1,7 +1,6 @@
 //! Sources of a directory's files.
 
 use crate::file::{ModelFile, Source};
-use crate::sort;
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::files::{self, Kind, failed};
 use mnnkv::sys::memory;
@@ -39,7 +38,7 @@ impl Folder for DiskFolder {
     fn names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         files::names(&self.0, |name| memory::push(&mut names, memory::text(name)?))?;
-        sort::sort(&mut names);
+        names.sort_unstable();
         Ok(names)
     }
 

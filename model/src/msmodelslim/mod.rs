@@ -3,7 +3,7 @@
 //! A directory has weights (safetensors, one file or parts with an index), a description (a JSON object that tags every
 //! tensor), and mostly the model's config.json. Two generations are read: the older one names files after the type of
 //! quantisation and has no `version`; the newer one (`"version": "1.0.0"`) has fixed names. [`check_path`] reports all
-//! faults, [`Model`] reads, [`Writer`] writes the newer form.
+//! faults, [`Model`] reads.
 //!
 //! Headers and documents are read at once, tensors in pieces on demand.
 //!
@@ -47,7 +47,6 @@ pub mod quantize;
 mod smooth_norm;
 mod survey;
 mod tags;
-mod write;
 
 pub use config::AttentionCounts;
 pub use dequantize::KvScales;
@@ -61,4 +60,3 @@ pub use model::{Model, check_folder, check_path};
 pub use packed_scale::{PackedScale, pack};
 pub use smooth_norm::{NormParameters, NormUse};
 pub use tags::Tag;
-pub use write::{WriteOptions, Writer};

@@ -7,10 +7,9 @@ use super::finding::{CheckReport, FindingKind, Findings, Severity};
 use super::folder::{DiskFolder, Folder};
 use super::layers::{self, KvLayer, Layers, Norm, QuantizedLinear};
 use super::survey::survey;
-use crate::json::{ToJson, Writer};
 use crate::names::Name;
 use mnnkv::json::Quoted;
-use mnnkv::status::{Error, Result, bail};
+use mnnkv::status::{Result, bail};
 use std::path::Path;
 
 /// A directory of quantised weights, open for reading. Any number of threads may read at once.
@@ -67,6 +66,22 @@ impl Model {
         }
     }
 
+    /// The number of the norm with this name.
+    pub fn find_norm(&self, name: &str) -> Result<usize> {
+        match Name::from(name).find(self.norms(), |norm| &norm.name) {
+            Some(index) => Ok(index),
+            None => bail!(NotFound, "the directory has no norm {}", Quoted(name)),
+        }
+    }
+
+    /// The number of the layer with KV scales under this prefix.
+    pub fn find_kv_layer(&self, prefix: &str) -> Result<usize> {
+        match self.kv_layers().iter().position(|layer| layer.prefix == prefix) {
+            Some(index) => Ok(index),
+            None => bail!(NotFound, "the directory has no KV scales of {}", Quoted(prefix)),
+        }
+    }
+
     /// Norms, by name.
     pub fn norms(&self) -> &[Norm] {
         &self.layers.norms
@@ -81,75 +96,6 @@ impl Model {
     pub fn bytes(&self) -> u64 {
         let tensors = self.files.files.iter().flat_map(|file| &file.tensors);
         tensors.fold(0, |sum, tensor| sum.saturating_add(tensor.bytes))
-    }
-
-    /// Files with weights.
-    pub fn weight_files(&self) -> usize {
-        self.files.files.len()
-    }
-
-    /// The contents of the directory as a JSON object: `model_quant_type`, `version`, `group_size`, `kv_cache_type`,
-    /// `bytes`, and the lists `linears` (`name`, `tag`, `n`, `k`, `granularity`, `group_size`, `bias`, `bytes`),
-    /// `norms` (`name`, `len`, `bias`, `smoothed`) and `kv` (`prefix`, `layer`, `key_channels`, `value_channels`).
-    /// Unusable entries have an `error`.
-    pub fn layers_json(&self) -> Result<String> {
-        let description = &self.description;
-        Writer::compact(|to| {
-            to.object(|to| {
-                to.field("model_quant_type", &description.model_quant_type)?;
-                to.field("version", &description.version)?;
-                to.field("group_size", description.group_size)?;
-                to.field("kv_cache_type", &description.kv_cache_type)?;
-                to.field("bytes", self.bytes())?;
-                to.key("linears")?.list(self.linears(), |to, linear| linear.write(to))?;
-                to.key("norms")?.list(self.norms(), |to, norm| norm.write(to))?;
-                to.key("kv")?.list(self.kv_layers(), |to, layer| layer.write(to))
-            })
-        })
-    }
-}
-
-fn write_error(to: &mut Writer, error: &Option<Error>) -> Result<()> {
-    to.field("error", error.as_ref().map(Error::message))
-}
-
-impl ToJson for QuantizedLinear {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            to.field("name", &self.name)?;
-            to.field("tag", self.tag.word())?;
-            to.field("n", self.n)?;
-            to.field("k", self.k)?;
-            to.field("granularity", self.granularity.word())?;
-            to.field("group_size", self.granularity.group_size())?;
-            to.field("bias", self.bias)?;
-            to.field("bytes", self.bytes)?;
-            write_error(to, &self.error)
-        })
-    }
-}
-
-impl ToJson for Norm {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            to.field("name", &self.name)?;
-            to.field("len", self.len)?;
-            to.field("bias", self.bias)?;
-            to.field("smoothed", self.smoothed)?;
-            write_error(to, &self.error)
-        })
-    }
-}
-
-impl ToJson for KvLayer {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            to.field("prefix", &self.prefix)?;
-            to.field("layer", self.layer)?;
-            to.field("key_channels", self.key.channels)?;
-            to.field("value_channels", self.value.channels)?;
-            write_error(to, &self.error)
-        })
     }
 }
 

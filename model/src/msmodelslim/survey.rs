@@ -7,7 +7,6 @@ use super::finding::{FindingKind, Findings, Severity};
 use super::folder::{Folder, is_plain};
 use crate::names::{Joined, Name, NameSet, is_strange};
 use crate::safetensors::{self, Fault};
-use crate::sort;
 use mnnkv::json::Json;
 use mnnkv::status::{Result, Status};
 use mnnkv::sys::memory;
@@ -144,7 +143,7 @@ impl Survey {
     fn find_weights(&mut self, folder: &dyn Folder, names: &[String]) -> Result<()> {
         let with_end = |end: &'static str| names.iter().map(String::as_str).filter(move |name| name.ends_with(end));
         let mut weights = memory::collect(with_end(WEIGHTS))?;
-        sort::sort(&mut weights);
+        weights.sort_unstable();
         weights.dedup();
         let indices = memory::collect(with_end(INDEX))?;
         match *indices.as_slice() {
@@ -170,7 +169,7 @@ impl Survey {
     /// Without an index the names of the parts state their number.
     fn report_absent_parts(&mut self, names: &[String]) -> Result<()> {
         let mut parts = memory::collect(names.iter().filter_map(|name| part_name(name)))?;
-        sort::sort(&mut parts);
+        parts.sort_unstable();
         parts.dedup();
         for present in parts.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
             let (stem, of, _) = present[0];
@@ -246,7 +245,7 @@ impl Survey {
             return self.open_all(folder, weights);
         };
         let mut parts = memory::collect(map.iter().map(|(_, part)| *part))?;
-        sort::sort(&mut parts);
+        parts.sort_unstable();
         parts.dedup();
         let (mut present, mut absent) = (Vec::new(), Vec::new());
         for &part in &parts {

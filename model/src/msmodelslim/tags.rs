@@ -42,9 +42,6 @@ const OTHER: &[&str] = &[
     "UNKNOWN",
 ];
 
-/// Labels of a whole model, weakest first: a mixed model has the strongest label of its layers.
-const LABELS: &[&str] = &["FLOAT", "W8A16", "W8A8_DYNAMIC", "W8A8_MIX", "W8A8", "W8A8S"];
-
 impl Tag {
     /// The tag with this word.
     pub fn from_word(word: &str) -> Option<Tag> {
@@ -90,10 +87,4 @@ impl Tag {
     pub fn needs_weight_scale(self) -> bool {
         matches!(self, Tag::W8A16 | Tag::W8A8Dynamic | Tag::W8A8Mix)
     }
-}
-
-/// The label of a model whose tensors have these tags.
-pub fn label(tags: impl Iterator<Item = Tag>) -> &'static str {
-    let strength = |tag: Tag| LABELS.iter().position(|label| *label == tag.word());
-    LABELS[tags.filter_map(strength).max().unwrap_or(0)]
 }

@@ -2,7 +2,6 @@
 
 use super::dtype::FileDtype;
 use crate::file::Source;
-use crate::sort;
 use mnnkv::json::{Number, Reader};
 use mnnkv::status::{Error, Result, Status};
 use mnnkv::sys::memory;
@@ -195,26 +194,26 @@ fn check(mut entries: Vec<Entry>, data: u64, file: u64, problems: &mut Problems)
         let begin = data.saturating_add(begin);
         memory::push(&mut tensors, Tensor { name, dtype, shape, begin, bytes, complete })?;
     }
-    sort::sort(&mut ranges);
+    ranges.sort_unstable();
     if sound {
         contiguous(&ranges, &tensors, file - data, problems)?;
     }
     // Several tensors without elements may share an offset; then names decide.
-    sort::by(&mut tensors, |a, b| (a.begin, a.bytes, &a.name) < (b.begin, b.bytes, &b.name));
+    tensors.sort_unstable_by(|a, b| (a.begin, a.bytes, &a.name).cmp(&(b.begin, b.bytes, &b.name)));
     Ok(tensors)
 }
 
 /// The entries that repeat an earlier name, ascending.
 fn repeated(entries: &[Entry]) -> Result<Vec<usize>> {
     let mut order = memory::collect(0..entries.len())?;
-    sort::by_key(&mut order, |number| (&entries[*number].name, *number));
+    order.sort_unstable_by_key(|number| (&entries[*number].name, *number));
     let mut again = Vec::new();
     for pair in order.windows(2) {
         if entries[pair[0]].name == entries[pair[1]].name {
             memory::push(&mut again, pair[1])?;
         }
     }
-    sort::sort(&mut again);
+    again.sort_unstable();
     Ok(again)
 }
 

@@ -1,7 +1,7 @@
 //! Headers of new files.
 
 use super::FileDtype;
-use crate::json::Writer;
+use mnnkv::json::Escaped;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
@@ -20,20 +20,16 @@ pub struct NewTensor<'a> {
 /// The bytes before the data of contiguous tensors: the length of the JSON object, and the object, padded with blanks
 /// to whole words.
 pub fn header<'a>(tensors: impl IntoIterator<Item = NewTensor<'a>>) -> Result<Vec<u8>> {
-    let mut end = 0;
-    let mut text = Writer::compact(|to| {
-        to.object(|to| {
-            tensors.into_iter().try_for_each(|tensor| {
-                let begin = end;
-                end += tensor.bytes;
-                to.key(tensor.name)?.object(|to| {
-                    to.field("dtype", tensor.dtype.name())?;
-                    to.field("shape", tensor.shape)?;
-                    to.field("data_offsets", &[begin, end][..])
-                })
-            })
-        })
-    })?;
+    let (mut end, mut text) = (0, String::new());
+    for NewTensor { name, dtype, shape, bytes } in tensors {
+        let (begin, mark, name, dtype) = (end, if text.is_empty() { '{' } else { ',' }, Escaped(name), dtype.name());
+        end += bytes;
+        let offsets = [begin, end];
+        let entry = format_args!("{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":{offsets:?}}}");
+        memory::append(&mut text, format_args!("{mark}{name}:{entry}"))?;
+    }
+    let close = if text.is_empty() { "{}" } else { "}" };
+    memory::append(&mut text, format_args!("{close}"))?;
     let blanks = text.len().next_multiple_of(8) - text.len();
     memory::append(&mut text, format_args!("{:blanks$}", ""))?;
     let mut header = Vec::new();

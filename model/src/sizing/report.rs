@@ -44,8 +44,6 @@ pub struct SizeReport {
     pub bytes_per_token: u64,
     /// The same once every window and chunk is full.
     pub bytes_per_late_token: u64,
-    /// Bytes of C8's scales and offsets, which come with the weights and are in no other number; 0 without C8.
-    pub c8_scale_bytes: u64,
     /// One for each requested context, in that order.
     pub totals: Vec<Total>,
     /// The longest context with savings.
@@ -85,8 +83,6 @@ pub struct Total {
 pub struct Alone {
     /// Eviction.
     pub h2o: Option<u64>,
-    /// C8.
-    pub c8: Option<u64>,
     /// Lossless compression, between steps. The scope of evicting layers stays that of the requested eviction.
     pub lossless: Option<u64>,
 }
@@ -121,7 +117,6 @@ impl SizeReport {
             groups: groups(&model.layers, *setup)?,
             bytes_per_token: plain.bytes_per_token()?,
             bytes_per_late_token: plain.bytes_per_late_token()?,
-            c8_scale_bytes: all.c8_scale_bytes(),
             totals,
             longest,
             longest_without_savings: budget.map(|budget| plain.longest(budget)),
@@ -133,7 +128,6 @@ impl SizeReport {
 /// A sizer for each requested saving.
 struct Singles {
     h2o: Option<Sizer>,
-    c8: Option<Sizer>,
     /// With an idle eviction, so that its scope names the same layers.
     lossless: Option<Sizer>,
 }
@@ -144,16 +138,15 @@ impl Singles {
         let idle = savings.h2o.map(|h2o| H2o { ratio: 1.0, ..h2o });
         Ok(Singles {
             h2o: savings.h2o.map(|h2o| sizer(&Savings { h2o: Some(h2o), ..none })).transpose()?,
-            c8: savings.c8.then(|| sizer(&Savings { c8: true, ..none })).transpose()?,
             lossless: (savings.lossless)
-                .map(|lossless| sizer(&Savings { h2o: idle, c8: false, lossless: Some(lossless) }))
+                .map(|lossless| sizer(&Savings { h2o: idle, lossless: Some(lossless) }))
                 .transpose()?,
         })
     }
 
     fn bytes(&self, context: u64) -> Result<Alone> {
         let ask = |sizer: &Option<Sizer>| sizer.as_ref().map(|s| Ok(s.bytes(context)?.after_lossless)).transpose();
-        Ok(Alone { h2o: ask(&self.h2o)?, c8: ask(&self.c8)?, lossless: ask(&self.lossless)? })
+        Ok(Alone { h2o: ask(&self.h2o)?, lossless: ask(&self.lossless)? })
     }
 }
 
@@ -212,14 +205,6 @@ fn about(model: &ModelConfig, request: &Request, longest: Option<&Longest>, note
             notes.add(format_args!("lossless: within a step one compressed layer is raw and the next is decoded; the peak has both, and may \
                  be above what no compression takes when few layers are compressed"))?;
         }
-        if savings.c8 {
-            notes.add(format_args!(
-                "lossless works on int8 here; a ratio that was measured on floating point does not hold"
-            ))?;
-        }
-    }
-    if savings.c8 {
-        notes.add(format_args!("C8: scales and offsets come with the weights and are not in the sums"))?;
     }
     let Some(max) = model.max_context else { return Ok(()) };
     if let Some(beyond) = contexts.iter().find(|context| **context > max) {

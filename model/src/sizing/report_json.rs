@@ -1,156 +1,136 @@
 //! A report as JSON, with the names of its fields.
 
-use super::budget::Longest;
-use super::mnn::MnnCache;
 use super::report::{Group, SizeReport, Total};
-use super::savings::{H2o, Lossless, Savings};
+use super::savings::Savings;
 use super::shape::{Attention, Kv, LayerShape, Span};
 use super::sizer::Bytes;
-use crate::json::{ToJson, Writer};
+use mnnkv::json::Escaped;
 use mnnkv::status::Result;
+use mnnkv::sys::memory;
+use std::fmt::{self, Display, Formatter};
 
 impl SizeReport {
     /// The report as a JSON object. Fields that were not requested are absent.
     pub fn json(&self) -> Result<String> {
-        Writer::compact(|to| self.write(to))
+        memory::format(format_args!("{}", Shown(|f: &mut Formatter<'_>| report(f, self))))
     }
 }
 
-/// Writes a field if it is present.
-fn some(to: &mut Writer, key: &str, value: Option<impl ToJson>) -> Result<()> {
-    value.map_or(Ok(()), |value| to.field(key, value))
-}
+/// What a function writes.
+struct Shown<F>(F);
 
-impl ToJson for SizeReport {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            some(to, "model_type", self.model_type.as_ref())?;
-            some(to, "max_context", self.max_context)?;
-            to.field("element", self.setup.element.name())?;
-            to.field("ranks", self.setup.ranks)?;
-            to.field("batch", self.setup.batch)?;
-            some(to, "mnn", self.setup.mnn)?;
-            to.field("savings", self.savings)?;
-            to.field("layers", self.layers)?;
-            to.field("groups", &self.groups[..])?;
-            to.field("bytes_per_token", self.bytes_per_token)?;
-            to.field("bytes_per_late_token", self.bytes_per_late_token)?;
-            to.field("c8_scale_bytes", self.c8_scale_bytes)?;
-            to.field("totals", &self.totals[..])?;
-            some(to, "longest", self.longest.as_ref())?;
-            some(to, "longest_without_savings", self.longest_without_savings.as_ref())?;
-            to.field("notes", &self.notes[..])
-        })
+impl<F: Fn(&mut Formatter<'_>) -> fmt::Result> Display for Shown<F> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0(f)
     }
 }
 
-impl ToJson for MnnCache {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        let [key, value] = self.names();
-        to.object(|to| {
-            to.field("attention_mode", self.mode.number())?;
-            to.field("key", key)?;
-            to.field("value", value)?;
-            to.field("cpu", self.cpu.name)
-        })
-    }
+/// Writes a field that is not the first, if it is present.
+fn field(f: &mut Formatter<'_>, key: &str, value: Option<impl Display>) -> fmt::Result {
+    value.map_or(Ok(()), |value| write!(f, ",\"{key}\":{value}"))
 }
 
-impl ToJson for Savings {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            some(to, "h2o", self.h2o.as_ref())?;
-            to.field("c8", self.c8)?;
-            some(to, "lossless", self.lossless.as_ref())
-        })
+/// Writes a list.
+fn list<T>(
+    f: &mut Formatter<'_>,
+    key: &str,
+    items: &[T],
+    each: impl Fn(&mut Formatter<'_>, &T) -> fmt::Result,
+) -> fmt::Result {
+    write!(f, ",\"{key}\":[")?;
+    for (number, item) in items.iter().enumerate() {
+        f.write_str(if number > 0 { "," } else { "" })?;
+        each(f, item)?;
     }
+    f.write_str("]")
 }
 
-impl ToJson for H2o {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            to.field("ratio", self.ratio)?;
-            to.field("first_layer", self.first_layer)?;
-            some(to, "last_layer", self.last_layer)?;
-            to.field("protected_tokens", self.protected_tokens)?;
-            to.field("trigger_tokens", self.trigger_tokens)
-        })
+fn report(f: &mut Formatter<'_>, report: &SizeReport) -> fmt::Result {
+    let SizeReport { setup, layers, bytes_per_token, bytes_per_late_token, .. } = report;
+    write!(f, "{{\"element\":\"{}\",\"ranks\":{},\"batch\":{}", setup.element.name(), setup.ranks, setup.batch)?;
+    field(f, "model_type", report.model_type.as_deref().map(Escaped))?;
+    field(f, "max_context", report.max_context)?;
+    if let Some(mnn) = &setup.mnn {
+        let ([key, value], mode, cpu) = (mnn.names(), mnn.mode.number(), mnn.cpu.name);
+        let mnn = format_args!("\"key\":\"{key}\",\"value\":\"{value}\",\"cpu\":\"{cpu}\"");
+        write!(f, ",\"mnn\":{{\"attention_mode\":{mode},{mnn}}}")?;
     }
+    savings(f, &report.savings)?;
+    list(f, "groups", &report.groups, group)?;
+    write!(f, ",\"layers\":{layers},\"bytes_per_token\":{bytes_per_token}")?;
+    write!(f, ",\"bytes_per_late_token\":{bytes_per_late_token}")?;
+    list(f, "totals", &report.totals, total)?;
+    for (key, longest) in [("longest", report.longest), ("longest_without_savings", report.longest_without_savings)] {
+        if let Some(longest) = longest {
+            let (tokens, bytes, bounded) = (longest.tokens, longest.bytes, longest.bounded);
+            write!(f, ",\"{key}\":{{\"tokens\":{tokens},\"bytes\":{bytes},\"bounded\":{bounded}}}")?;
+        }
+    }
+    list(f, "notes", &report.notes, |f, note| Escaped(note).fmt(f))?;
+    f.write_str("}")
 }
 
-impl ToJson for Lossless {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            to.field("ratio", self.ratio)?;
-            to.field("front_layers", self.front_layers)?;
-            to.field("h2o_layers", self.h2o_layers)?;
-            to.field("hot_tokens", self.hot_tokens)
-        })
+/// Ratios are finite: others are refused.
+fn savings(f: &mut Formatter<'_>, savings: &Savings) -> fmt::Result {
+    f.write_str(",\"savings\":{")?;
+    if let Some(h2o) = &savings.h2o {
+        let (first, protected, trigger) = (h2o.first_layer, h2o.protected_tokens, h2o.trigger_tokens);
+        write!(f, "\"h2o\":{{\"ratio\":{:?},\"first_layer\":{first}", h2o.ratio)?;
+        field(f, "last_layer", h2o.last_layer)?;
+        write!(f, ",\"protected_tokens\":{protected},\"trigger_tokens\":{trigger}}}")?;
     }
+    if let Some(lossless) = &savings.lossless {
+        let (layers, h2o_layers, hot) = (lossless.front_layers, lossless.h2o_layers, lossless.hot_tokens);
+        f.write_str(if savings.h2o.is_some() { "," } else { "" })?;
+        write!(f, "\"lossless\":{{\"ratio\":{:?},\"front_layers\":{layers}", lossless.ratio)?;
+        write!(f, ",\"h2o_layers\":{h2o_layers},\"hot_tokens\":{hot}}}")?;
+    }
+    f.write_str("}")
 }
 
-impl ToJson for Group {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            match self.layer {
-                LayerShape::Shared => to.field("kind", "shared")?,
-                LayerShape::Recurrent { state_elements } => {
-                    to.field("kind", "recurrent")?;
-                    some(to, "state_elements", state_elements)?;
+fn group(f: &mut Formatter<'_>, group: &Group) -> fmt::Result {
+    match group.layer {
+        LayerShape::Shared => f.write_str("{\"kind\":\"shared\"")?,
+        LayerShape::Recurrent { state_elements } => {
+            f.write_str("{\"kind\":\"recurrent\"")?;
+            field(f, "state_elements", state_elements)?;
+        }
+        LayerShape::Attention(Attention { kv, span }) => {
+            match span {
+                Span::Full => f.write_str("{\"kind\":\"full\""),
+                Span::Sliding(most) => write!(f, "{{\"kind\":\"sliding\",\"most_tokens\":{most}"),
+                Span::Chunked(most) => write!(f, "{{\"kind\":\"chunked\",\"most_tokens\":{most}"),
+            }?;
+            match kv {
+                Kv::Heads { kv_heads, head_dim } => {
+                    write!(f, ",\"kv_heads\":{kv_heads},\"head_dim\":{head_dim}")
                 }
-                LayerShape::Attention(Attention { kv, span }) => {
-                    let (kind, most) = match span {
-                        Span::Full => ("full", None),
-                        Span::Sliding(window) => ("sliding", Some(window)),
-                        Span::Chunked(chunk) => ("chunked", Some(chunk)),
-                    };
-                    to.field("kind", kind)?;
-                    some(to, "most_tokens", most)?;
-                    match kv {
-                        Kv::Heads { kv_heads, head_dim } => {
-                            to.field("kv_heads", kv_heads)?;
-                            to.field("head_dim", head_dim)?;
-                        }
-                        Kv::Latent { kv_lora_rank, qk_rope_head_dim } => {
-                            to.field("kv_lora_rank", kv_lora_rank)?;
-                            to.field("qk_rope_head_dim", qk_rope_head_dim)?;
-                        }
-                    }
+                Kv::Latent { kv_lora_rank, qk_rope_head_dim } => {
+                    write!(f, ",\"kv_lora_rank\":{kv_lora_rank},\"qk_rope_head_dim\":{qk_rope_head_dim}")
                 }
-            }
-            to.field("numbers", &self.numbers[..])?;
-            to.field("layer_bytes_per_token", self.layer_bytes_per_token)
-        })
+            }?;
+        }
     }
+    write!(f, ",\"numbers\":{:?},\"layer_bytes_per_token\":{}}}", group.numbers, group.layer_bytes_per_token)
 }
 
-impl ToJson for Bytes {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| self.stages().into_iter().try_for_each(|(name, value)| to.field(name, value)))
+fn total(f: &mut Formatter<'_>, total: &Total) -> fmt::Result {
+    let alone = &total.alone;
+    write!(f, "{{\"context\":{}", total.context)?;
+    bytes(f, "rank", &total.rank)?;
+    bytes(f, "all_ranks", &total.all_ranks)?;
+    f.write_str(",\"alone\":{")?;
+    let both = [("h2o", alone.h2o), ("lossless", alone.lossless)];
+    let mut mark = "";
+    for (key, alone) in both.into_iter().filter_map(|(key, alone)| Some((key, alone?))) {
+        write!(f, "{mark}\"{key}\":{alone}")?;
+        mark = ",";
     }
+    f.write_str("}}")
 }
 
-impl ToJson for Total {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            to.field("context", self.context)?;
-            to.field("rank", self.rank)?;
-            to.field("all_ranks", self.all_ranks)?;
-            to.key("alone")?.object(|to| {
-                some(to, "h2o", self.alone.h2o)?;
-                some(to, "c8", self.alone.c8)?;
-                some(to, "lossless", self.alone.lossless)
-            })
-        })
-    }
-}
-
-impl ToJson for Longest {
-    fn write(&self, to: &mut Writer) -> Result<()> {
-        to.object(|to| {
-            to.field("tokens", self.tokens)?;
-            to.field("bytes", self.bytes)?;
-            to.field("bounded", self.bounded)
-        })
-    }
+fn bytes(f: &mut Formatter<'_>, key: &str, bytes: &Bytes) -> fmt::Result {
+    let Bytes { raw, after_h2o, after_lossless, peak } = bytes;
+    write!(f, ",\"{key}\":{{\"raw\":{raw},\"after_h2o\":{after_h2o}")?;
+    write!(f, ",\"after_lossless\":{after_lossless},\"peak\":{peak}}}")
 }

@@ -6,13 +6,11 @@ use mnnkv::status::{Result, bail};
 /// The largest ratio, as in a session's config.
 const MAX_RATIO: f64 = 1e6;
 
-/// The enabled savings. They apply in this order: eviction, smaller elements, compression of bytes.
+/// The enabled savings. They apply in this order: eviction, compression of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Savings {
     /// Eviction.
     pub h2o: Option<H2o>,
-    /// C8: K and V as int8 with a scale and an offset per channel, which are part of the model's weights.
-    pub c8: bool,
     /// Lossless compression of cold tokens, in mode "store".
     pub lossless: Option<Lossless>,
 }

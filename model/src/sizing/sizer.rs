@@ -3,7 +3,7 @@
 use super::element::CacheElement;
 use super::mnn::{MnnCache, MnnLayer};
 use super::savings::{H2o, Lossless, Savings, divided};
-use super::shape::{Attention, Kv, LayerShape, Span};
+use super::shape::{Attention, LayerShape, Span};
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 
@@ -37,9 +37,7 @@ pub struct Bytes {
     pub raw: u64,
     /// After eviction.
     pub after_h2o: u64,
-    /// After eviction and C8.
-    pub after_c8: u64,
-    /// After eviction, C8 and lossless compression: the cache between two steps.
+    /// After eviction and lossless compression: the cache between two steps.
     pub after_lossless: u64,
     /// Maximum within a step: one compressed layer is raw for attention and the next one is decoded, while the blobs of
     /// both are kept. Allocate for this number.
@@ -48,21 +46,14 @@ pub struct Bytes {
 
 impl Bytes {
     /// The fields with their names, in the order of savings.
-    pub fn stages(&self) -> [(&'static str, u64); 5] {
-        [
-            ("raw", self.raw),
-            ("after_h2o", self.after_h2o),
-            ("after_c8", self.after_c8),
-            ("after_lossless", self.after_lossless),
-            ("peak", self.peak),
-        ]
+    pub fn stages(&self) -> [(&'static str, u64); 4] {
+        [("raw", self.raw), ("after_h2o", self.after_h2o), ("after_lossless", self.after_lossless), ("peak", self.peak)]
     }
 
     fn map(self, f: impl Fn(u64) -> Option<u64>) -> Option<Bytes> {
         Some(Bytes {
             raw: f(self.raw)?,
             after_h2o: f(self.after_h2o)?,
-            after_c8: f(self.after_c8)?,
             after_lossless: f(self.after_lossless)?,
             peak: f(self.peak)?,
         })
@@ -80,9 +71,7 @@ struct SizedLayer {
     number: u32,
     span: Span,
     /// On a rank.
-    raw: Cost,
-    /// The same after C8.
-    c8: Cost,
+    cost: Cost,
     h2o: Option<H2o>,
     lossless: Option<Lossless>,
 }
@@ -122,14 +111,13 @@ impl Cost {
 pub struct Sizer {
     setup: Setup,
     layers: Vec<SizedLayer>,
-    c8_scale_bytes: u64,
 }
 
 impl Sizer {
     /// Computes the bytes of a token in each layer.
     ///
     /// INVALID_ARGUMENT: if the ranks do not divide the KV heads, ranks or sequences are 0, or a ratio is below 1.
-    /// UNSUPPORTED: if C8 is combined with elements of 8 bits or fewer, or with latents (MLA).
+    /// UNSUPPORTED: if MNN has no such cache.
     pub fn new(layers: &[LayerShape], setup: Setup, savings: &Savings) -> Result<Sizer> {
         if setup.batch == 0 {
             bail!(InvalidArgument, "the batch is 0; at least 1 expected");
@@ -138,35 +126,19 @@ impl Sizer {
         if setup.mnn.is_some() && setup.ranks != 1 {
             bail!(Unsupported, "there are {} tensor-parallel ranks; MNN has 1", setup.ranks);
         }
-        if setup.mnn.is_some() && savings.c8 {
-            bail!(Unsupported, "C8 is not one of MNN's cache types; attention_mode 10 is its int8");
-        }
-        if savings.c8 && setup.element.bits() <= 8 {
-            let (name, bits) = (setup.element.name(), setup.element.bits());
-            bail!(Unsupported, "C8 makes int8 of f16, bf16 or f32; {name} has {bits} bits already");
-        }
         let mut sized = Vec::new();
-        let mut c8_scale_bytes = 0u64;
         for (number, layer) in (0u32..).zip(layers) {
             let Some(attention) = layer.attention() else { continue };
-            let plain = Cost::new(attention, &setup, number)?;
-            let mut small = Cost::new(attention, &setup, number)?;
-            if savings.c8 {
-                let elements = attention.kv.elements(setup.ranks)?;
-                small = Cost::Token(token_bytes(elements, CacheElement::Int8, number)?);
-                c8_scale_bytes = c8_scale_bytes.saturating_add(scale_bytes(attention, elements, number)?);
-            }
             let layer = SizedLayer {
                 number,
                 span: attention.span,
-                raw: plain,
-                c8: small,
+                cost: Cost::new(attention, &setup, number)?,
                 h2o: savings.h2o.filter(|h2o| h2o.covers(number)),
                 lossless: savings.compresses(number).copied(),
             };
             memory::push(&mut sized, layer)?;
         }
-        Ok(Sizer { setup, layers: sized, c8_scale_bytes })
+        Ok(Sizer { setup, layers: sized })
     }
 
     /// Its setup.
@@ -182,12 +154,6 @@ impl Sizer {
     /// As [`Sizer::bytes_per_token`], once every window and chunk is full.
     pub fn bytes_per_late_token(&self) -> Result<u64> {
         self.sum_of_tokens(|layer| layer.span == Span::Full)
-    }
-
-    /// Bytes of C8's scales and offsets on a rank, one f32 each per channel of K and of V. They come with the weights
-    /// and are in no other number.
-    pub fn c8_scale_bytes(&self) -> u64 {
-        self.c8_scale_bytes
     }
 
     /// Bytes of the caches of all sequences on each rank, at `tokens` tokens a sequence. Monotonic in tokens.
@@ -211,21 +177,20 @@ impl Sizer {
         for layer in &self.layers {
             let held = layer.span.held(tokens);
             let kept = layer.h2o.map_or(held, |h2o| held.min(h2o.held(tokens)));
-            let small = layer.c8.tokens(kept)?;
+            let kept_bytes = layer.cost.tokens(kept)?;
             let (at_rest, cold) = match &layer.lossless {
-                None => (small, 0),
+                None => (kept_bytes, 0),
                 Some(lossless) => {
-                    let cold =
-                        kept.saturating_sub(u64::from(lossless.hot_tokens)).checked_mul(layer.c8.token())?.min(small);
-                    (small - cold + divided(cold, lossless.ratio), cold)
+                    let tokens = kept.saturating_sub(u64::from(lossless.hot_tokens));
+                    let cold = tokens.checked_mul(layer.cost.token())?.min(kept_bytes);
+                    (kept_bytes - cold + divided(cold, lossless.ratio), cold)
                 }
             };
             let neighbour = if before.0 + 1 == layer.number { before.1 } else { 0 };
             restored = restored.max(cold.checked_add(neighbour)?);
             before = (layer.number, cold);
-            sum.raw = sum.raw.checked_add(layer.raw.tokens(held)?)?;
-            sum.after_h2o = sum.after_h2o.checked_add(layer.raw.tokens(kept)?)?;
-            sum.after_c8 = sum.after_c8.checked_add(small)?;
+            sum.raw = sum.raw.checked_add(layer.cost.tokens(held)?)?;
+            sum.after_h2o = sum.after_h2o.checked_add(kept_bytes)?;
             sum.after_lossless = sum.after_lossless.checked_add(at_rest)?;
         }
         sum.peak = sum.after_lossless.checked_add(restored)?;
@@ -234,7 +199,7 @@ impl Sizer {
 
     fn sum_of_tokens(&self, which: impl Fn(&SizedLayer) -> bool) -> Result<u64> {
         let mut layers = self.layers.iter().filter(|layer| which(layer));
-        match layers.try_fold(0u64, |sum, layer| sum.checked_add(layer.raw.token())) {
+        match layers.try_fold(0u64, |sum, layer| sum.checked_add(layer.cost.token())) {
             Some(sum) => Ok(sum),
             None => bail!(InvalidArgument, "the bytes of a token in all layers do not fit 64 bits"),
         }
@@ -246,13 +211,5 @@ fn token_bytes(elements: u64, element: CacheElement, layer: u32) -> Result<u64> 
     match elements.checked_mul(element.bits()) {
         Some(bits) => Ok(bits.div_ceil(8)),
         None => bail!(InvalidArgument, "layer {layer} has {elements} elements per token; 2^58 or fewer expected"),
-    }
-}
-
-/// Bytes of a layer's C8 scales and offsets. Only K and V of heads have them.
-fn scale_bytes(attention: &Attention, elements: u64, layer: u32) -> Result<u64> {
-    match attention.kv {
-        Kv::Heads { .. } => Ok(elements.saturating_mul(2 * 4)),
-        Kv::Latent { .. } => bail!(Unsupported, "layer {layer} keeps latents (MLA); C8 quantises K and V of heads"),
     }
 }

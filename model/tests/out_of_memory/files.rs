@@ -3,11 +3,10 @@
 use crate::directory::{Directory, folder};
 use crate::failing_allocator::{Refused, each_allocation, refusing};
 use mnnkv::dtype::Dtype;
-use mnnkv::status::{Result, Status};
-use mnnkv_model::c8;
+use mnnkv::status::Status;
 use mnnkv_model::compressor::{Compressor, CompressorOptions, Tokens, Workspace};
 use mnnkv_model::file::{ModelFile, NewFile};
-use mnnkv_model::msmodelslim::{Model, NormUse, Tag, WriteOptions, Writer, check_folder, check_path};
+use mnnkv_model::msmodelslim::{Model, NormUse, check_folder, check_path};
 use mnnkv_model::safetensors;
 use mnnkv_model::sizing::{self, CacheElement, H2o, Lossless, Request, Savings, Setup, SizeReport};
 use std::fs;
@@ -137,7 +136,7 @@ fn directories_are_checked() {
     for path in healthy.chain(entries("msmodelslim/corrupt")).filter(|path| path.is_dir()) {
         let name = path.file_name().unwrap().display().to_string();
         total += each_allocation(&format!("check {name}"), || check_path(&path)?.json());
-        total += each_allocation(&format!("open {name}"), || Model::open(&path)?.layers_json());
+        total += each_allocation(&format!("open {name}"), || Model::open(&path).map(|model| model.bytes()));
     }
     println!("directories: {total} allocations");
     each_allocation("check what is not there", || check_path("/no/such/folder".as_ref())?.json());
@@ -195,60 +194,9 @@ fn weights_are_dequantized() {
     }
 }
 
-/// Writes a directory in parts. A call that memory ran out for is made again, as a host would.
-fn write(path: &Path) -> Result<()> {
-    fn again<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        match call() {
-            Err(e) if e.status() == Status::OutOfMemory => call(),
-            result => result,
-        }
-    }
-    let options = WriteOptions { part_bytes: 32, group_size: 2, symmetric: false };
-    let mut writer = again(|| Writer::new(path, options))?;
-    again(|| writer.tensor("m.norm.weight", Tag::Float, safetensors::FileDtype::F32, &[4]))?;
-    again(|| writer.linear("m.a", 2, 4))?;
-    again(|| writer.kv("m.3", 2))?;
-    again(|| writer.append("m.norm.weight", &[0; 16]))?;
-    again(|| writer.append_rows("m.a", &[1.0, 2.0, -3.0, 4.0]))?;
-    again(|| writer.append_rows("m.a", &[1.0, 2.0, -3.0, 4.0]))?;
-    again(|| writer.append_kv("m.3", (&[1.0, 2.0], None), (&[1.0, 2.0], Some(&[0.0, 1.0]))))?;
-    again(|| writer.finish())
-}
-
-#[test]
-fn directories_are_written_whole_or_not_at_all() {
-    let scratch = Scratch::new("writer");
-    let path = scratch.0.join("weights");
-    write(&path).unwrap();
-    let expected = check_path(&path).unwrap().json().unwrap();
-    let names = fs::read_dir(&path).unwrap().count();
-    fs::remove_dir_all(&path).unwrap();
-    let mut rescued = 0;
-    for refused in [Refused::Nth, Refused::From] {
-        for n in 0.. {
-            let (result, refusals) = refusing(refused(n), || write(&path));
-            if let Err(e) = &result {
-                // Memory that was refused for a moment is there when the host calls again.
-                assert_eq!((e.status(), refused(n)), (Status::OutOfMemory, Refused::From(n)), "{e}");
-                assert!(scratch.is_empty(), "{:?}", refused(n));
-                continue;
-            }
-            assert_eq!(check_path(&path).unwrap().json().unwrap(), expected);
-            assert_eq!(fs::read_dir(&path).unwrap().count(), names);
-            fs::remove_dir_all(&path).unwrap();
-            rescued += u64::from(refusals > 0);
-            if refusals == 0 {
-                println!("write: {n} allocations, {rescued} refusals made good by the next call");
-                break;
-            }
-        }
-    }
-    assert!(rescued > 100);
-}
-
 #[test]
 fn configs_are_sized() {
-    let savings = Savings { h2o: Some(H2o::new(3.5)), c8: false, lossless: Some(Lossless::new(1.5)) };
+    let savings = Savings { h2o: Some(H2o::new(3.5)), lossless: Some(Lossless::new(1.5)) };
     let request = Request {
         setup: Setup { ranks: 64, ..Setup::new(CacheElement::F16) },
         savings,
@@ -283,20 +231,6 @@ fn configs_are_sized() {
     ] {
         each_allocation(config, || sizing::ModelConfig::from_config(config.as_bytes()));
     }
-}
-
-#[test]
-fn int8_caches_are_measured() {
-    let shape = c8::CacheShape::new(Dtype::F32, c8::Order::HeadTokenDim, 2, 4, 3).unwrap();
-    let (values, scales) = (vec![0; shape.bytes()], vec![0.5; 8]);
-    let offsets = vec![0.0; 8];
-    let scales = c8::Scales::new(&scales, &offsets).unwrap();
-    each_allocation("errors", || c8::errors(&shape, &values, &scales));
-    let (mut min, mut max) = (vec![0.0; 8], vec![0.0; 8]);
-    each_allocation("update", || {
-        c8::ranges::clear(&mut min, &mut max);
-        c8::ranges::update(&shape, &values, &mut min, &mut max)
-    });
 }
 
 #[test]

@@ -115,7 +115,6 @@ fn caches_that_mnn_has_not_are_refused() {
         (refused(14, &layers(1, 2, 80, Span::Full), plain(), 1), "head_dim 80"),
         (refused(10, &latent, plain(), 1), "MLA"),
         (refused(10, &layers(1, 2, 64, Span::Full), plain(), 2), "ranks"),
-        (refused(10, &layers(1, 2, 64, Span::Full), Savings { c8: true, ..plain() }, 1), "C8"),
     ] {
         assert!(status == Status::Unsupported && message.contains(word), "{message}");
     }

@@ -78,7 +78,7 @@ proptest! {
     ) {
         let bytes = Sizer::new(&all, setup, &Savings::default()).unwrap().bytes(tokens).unwrap();
         let expected = count(&all, setup, tokens);
-        prop_assert_eq!(bytes.stages().map(|(_, value)| value), [expected; 5]);
+        prop_assert_eq!(bytes.stages().map(|(_, value)| value), [expected; 4]);
     }
 
     /// With savings of every kind: what is found fits, and one token more does not.
@@ -94,7 +94,6 @@ proptest! {
             h2o: h2o.map(|(ratio, first_layer, protected_tokens, trigger_tokens)| H2o {
                 ratio, first_layer, last_layer: None, protected_tokens, trigger_tokens,
             }),
-            c8: false,
             lossless: lossless.map(|(ratio, front_layers, h2o_layers, hot_tokens)| Lossless {
                 ratio, front_layers, h2o_layers, hot_tokens,
             }),

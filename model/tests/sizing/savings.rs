@@ -1,4 +1,4 @@
-//! Savings by eviction, int8 and compression, computed by hand.
+//! Savings by eviction and compression, computed by hand.
 
 use super::{layers, model, notes_say, says};
 use mnnkv::status::Status;
@@ -20,7 +20,7 @@ fn with_h2o(h2o: H2o) -> Sizer {
 }
 
 fn with_lossless(lossless: Lossless, h2o: Option<H2o>) -> Sizer {
-    sizer_of(&eight_layers(), Savings { lossless: Some(lossless), h2o, ..Savings::default() })
+    sizer_of(&eight_layers(), Savings { lossless: Some(lossless), h2o })
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn eviction_leaves_one_token_in_so_many_from_its_first_layer_on() {
     let bytes = with_h2o(H2o::new(3.5)).bytes(35_000).unwrap();
     assert_eq!(bytes.raw, 8 * 35_000 * TOKEN);
     assert_eq!(bytes.after_h2o, (2 * 35_000 + 6 * 10_000) * TOKEN);
-    assert_eq!([bytes.after_c8, bytes.after_lossless, bytes.peak], [bytes.after_h2o; 3]);
+    assert_eq!([bytes.after_lossless, bytes.peak], [bytes.after_h2o; 2]);
 
     let middle = H2o { first_layer: 3, last_layer: Some(4), ..H2o::new(3.5) };
     assert_eq!(with_h2o(middle).bytes(35_000).unwrap().after_h2o, (6 * 35_000 + 2 * 10_000) * TOKEN);
@@ -70,38 +70,10 @@ fn a_window_and_an_eviction_do_not_multiply() {
 }
 
 #[test]
-fn c8_halves_f16_and_quarters_f32_and_its_scales_are_told() {
-    for (element, share) in [(CacheElement::F16, 2), (CacheElement::Bf16, 2), (CacheElement::F32, 4)] {
-        let savings = Savings { c8: true, ..Savings::default() };
-        let sizer = Sizer::new(&eight_layers(), Setup::new(element), &savings).unwrap();
-        let bytes = sizer.bytes(1000).unwrap();
-        assert_eq!(bytes.after_c8, bytes.raw / share, "{element:?}");
-        assert_eq!(bytes.after_h2o, bytes.raw, "{element:?}");
-        // A scale and an offset of four bytes for each of 4 x 64 channels of K and of V.
-        assert_eq!(sizer.c8_scale_bytes(), 8 * 2 * (4 * 64) * (4 + 4), "{element:?}");
-    }
-    assert_eq!(sizer_of(&eight_layers(), Savings::default()).c8_scale_bytes(), 0);
-}
-
-#[test]
-fn c8_of_what_is_small_already_or_has_no_channels_is_refused() {
-    let savings = Savings { c8: true, ..Savings::default() };
-    for element in [CacheElement::Int8, CacheElement::Fp8, CacheElement::Int4] {
-        let error = Sizer::new(&eight_layers(), Setup::new(element), &savings).err().unwrap();
-        assert_eq!(error.status(), Status::Unsupported);
-        says(error.message(), &["C8", element.name()]);
-    }
-    let error = Sizer::new(&model("deepseek-v3").layers, Setup::new(CacheElement::Bf16), &savings).err().unwrap();
-    assert_eq!(error.status(), Status::Unsupported);
-    says(error.message(), &["C8", "layer 0", "MLA"]);
-}
-
-#[test]
 fn compression_excludes_hot_tokens() {
     let sizer = with_lossless(Lossless::new(2.0), None);
     assert_eq!(sizer.bytes(272).unwrap().after_lossless, 8 * 272 * TOKEN);
     let bytes = sizer.bytes(10_272).unwrap();
-    assert_eq!(bytes.after_c8, bytes.raw);
     assert_eq!(bytes.after_lossless, (6 * 10_272 + 2 * (272 + 5_000)) * TOKEN);
     // Both compressed layers are neighbours: one is raw, the other decoded, and both blobs are kept.
     assert_eq!(bytes.peak, bytes.after_lossless + 2 * 10_000 * TOKEN);
@@ -144,7 +116,6 @@ fn scopes_name_layers_once() {
 fn savings_act_one_after_the_other() {
     let savings = Savings {
         h2o: Some(H2o { first_layer: 0, protected_tokens: 0, trigger_tokens: 0, ..H2o::new(4.0) }),
-        c8: true,
         lossless: Some(Lossless { ratio: 1.25, front_layers: 0, h2o_layers: true, hot_tokens: 0 }),
     };
     let setup = Setup { ranks: 2, batch: 3, ..Setup::new(CacheElement::Bf16) };
@@ -152,9 +123,8 @@ fn savings_act_one_after_the_other() {
     // On a rank 2 of 4 heads: 512 bytes a token.
     assert_eq!(bytes.raw, 3 * 8 * 4000 * 512);
     assert_eq!(bytes.after_h2o, 3 * 8 * 1000 * 512);
-    assert_eq!(bytes.after_c8, 3 * 8 * 1000 * 256);
-    assert_eq!(bytes.after_lossless, 3 * 8 * 204_800);
-    assert_eq!(bytes.peak, 3 * (8 * 204_800 + 2 * 256_000));
+    assert_eq!(bytes.after_lossless, 3 * 8 * 409_600);
+    assert_eq!(bytes.peak, 3 * (8 * 409_600 + 2 * 512_000));
 }
 
 #[test]

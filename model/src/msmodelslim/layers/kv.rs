@@ -4,7 +4,6 @@ use super::{FLOATS, Inspector, keep};
 use crate::msmodelslim::config::AttentionConfig;
 use crate::msmodelslim::finding::{FindingKind, Severity};
 use crate::names::Name;
-use crate::sort;
 use mnnkv::status::{Error, Result};
 use mnnkv::sys::memory;
 use std::fmt;
@@ -68,11 +67,11 @@ fn role(name: &str) -> Option<Option<Role<'_>>> {
 impl Inspector<'_> {
     pub(super) fn kv(&mut self, config: &AttentionConfig) -> Result<Vec<KvLayer>> {
         let mut names = memory::collect(self.names().filter(|name| role(name).is_some()))?;
-        sort::sort(&mut names);
+        names.sort_unstable();
         names.dedup();
         let mut layers = Vec::new();
         let mut prefixes = memory::collect(names.iter().filter_map(|name| Some(role(name)??.prefix)))?;
-        sort::sort(&mut prefixes);
+        prefixes.sort_unstable();
         prefixes.dedup();
         for prefix in prefixes {
             let layer = KvLayer {
@@ -102,7 +101,7 @@ impl Inspector<'_> {
             }
         }
         let unsupported = self.kv_declaration(config, !names.is_empty())?;
-        sort::by(&mut layers, |a, b| (a.layer, &a.prefix) < (b.layer, &b.prefix));
+        layers.sort_unstable_by(|a, b| (a.layer, &a.prefix).cmp(&(b.layer, &b.prefix)));
         for layer in &mut layers {
             if let Some(error) = &unsupported {
                 keep(&mut layer.error, || Error::kept(error.status(), format_args!("{}", error.message())))?;

@@ -7,7 +7,6 @@ use crate::msmodelslim::finding::FindingKind;
 use crate::msmodelslim::tags::Tag;
 use crate::names::Name;
 use crate::safetensors::FileDtype;
-use crate::sort;
 use mnnkv::status::{Error, Result, Status};
 use mnnkv::sys::memory;
 use std::fmt;
@@ -25,26 +24,6 @@ pub enum Granularity {
     Group(usize),
 }
 
-impl Granularity {
-    /// The word in reports.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Granularity::None => "none",
-            Granularity::Tensor => "tensor",
-            Granularity::Channel => "channel",
-            Granularity::Group(_) => "group",
-        }
-    }
-
-    /// Columns per scale; 0 without groups.
-    pub const fn group_size(self) -> usize {
-        match self {
-            Granularity::Group(size) => size,
-            _ => 0,
-        }
-    }
-}
-
 /// A weight of two dimensions.
 #[derive(Clone, Debug)]
 pub struct QuantizedLinear {
@@ -58,12 +37,8 @@ pub struct QuantizedLinear {
     pub k: usize,
     /// Extent of one scale.
     pub granularity: Granularity,
-    /// Whether it has a float bias. quant_bias, if its tag has one, includes the bias.
-    pub bias: bool,
     /// Whether the weight uses weight_scale, not deq_scale over input_scale.
     pub(in crate::msmodelslim) by_weight_scale: bool,
-    /// Bytes of all its tensors.
-    pub bytes: u64,
     /// The reason if it is unusable.
     pub(in crate::msmodelslim) error: Option<Error>,
 }
@@ -103,9 +78,7 @@ impl Inspector<'_> {
             n: 0,
             k: 0,
             granularity: Granularity::None,
-            bias: self.files.get(Name::of(base, "bias")).is_some(),
             by_weight_scale: tag.needs_weight_scale() || self.files.get(Name::of(base, "weight_scale")).is_some(),
-            bytes: self.bytes(base),
             error: None,
         };
         let mut error = None;
@@ -145,12 +118,6 @@ impl Inspector<'_> {
             true => self.expect_dtype(weight, FLOATS, &mut None),
             false => Ok(()),
         }
-    }
-
-    fn bytes(&self, base: &str) -> u64 {
-        let parts = ["weight", "bias"].iter().chain(QUANTISED_PARTS);
-        let bytes = parts.filter_map(|part| Some(self.files.get(Name::of(base, part))?.tensor.bytes));
-        bytes.fold(0, u64::saturating_add)
     }
 
     fn quantised(
@@ -321,7 +288,7 @@ pub(in crate::msmodelslim) fn siblings(linears: &[QuantizedLinear]) -> Result<Ve
         Some(Sibling { one: (module, kind), linear })
     }
     let mut siblings = memory::collect(linears.iter().filter_map(sibling))?;
-    sort::by(&mut siblings, |a, b| (a.one, &a.linear.name) < (b.one, &b.linear.name));
+    siblings.sort_unstable_by(|a, b| (a.one, &a.linear.name).cmp(&(b.one, &b.linear.name)));
     Ok(siblings)
 }
 

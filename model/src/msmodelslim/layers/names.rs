@@ -5,7 +5,6 @@ use crate::msmodelslim::finding::FindingKind;
 use crate::msmodelslim::tags::Tag;
 use crate::names::Name;
 use crate::safetensors::FileDtype;
-use crate::sort;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
@@ -62,7 +61,7 @@ impl<'a> Inspector<'a> {
             (suffix == "weight" || QUANTISED_PARTS.contains(&suffix)).then_some(base)
         };
         let mut bases = memory::collect(self.names().filter_map(base))?;
-        sort::sort(&mut bases);
+        bases.sort_unstable();
         bases.dedup();
         Ok(bases)
     }

@@ -1,7 +1,6 @@
 //! Norms: a row of weights, optionally with a second pair of tensors for smoothed linears.
 
 use super::{FLOATS, Inspector, Need};
-use crate::sort;
 use mnnkv::status::{Error, Result};
 use mnnkv::sys::memory;
 
@@ -25,7 +24,7 @@ impl Inspector<'_> {
     /// The norms with weights `<base>.weight`, where base may end in `.module`. Sorted by name.
     pub(super) fn norms(&mut self, mut bases: Vec<&str>) -> Result<Vec<Norm>> {
         bases.iter_mut().for_each(|base| *base = base.strip_suffix(".module").unwrap_or(base));
-        sort::sort(&mut bases);
+        bases.sort_unstable();
         bases.dedup();
         memory::try_collect(bases.into_iter().map(|name| self.norm(name)))
     }
