@@ -81,7 +81,6 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
         ]);
     }
     text += &table::lines(rows);
-    text += &notes(file.notes());
     let block =
         |b: &compressor::BlockInfo| json!({ "offset": b.offset, "rows": b.rows, "cols": b.cols, "bias": b.has_bias });
     let layers: Result<Vec<Value>, _> =
@@ -100,7 +99,6 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
         "weights_per_layer": header.blocks_per_layer,
         "metadata_bytes": header.metadata_bytes,
         "blocks": layers?,
-        "notes": file.notes(),
     });
     Ok(Output::new(text, object))
 }
@@ -116,8 +114,4 @@ fn tensors(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
     let tensor = |t: &safetensors::Tensor| json!({ "name": t.name, "dtype": t.dtype.name(), "shape": t.shape, "offset": t.begin, "bytes": t.bytes });
     let list: Vec<Value> = tensors.iter().map(tensor).collect();
     Ok(Output::new(text, json!({ "kind": "safetensors", "bytes": file.len(), "tensors": list })))
-}
-
-fn notes(notes: &[String]) -> String {
-    notes.iter().map(|note| format!("note: {note}\n")).collect()
 }

@@ -1,11 +1,9 @@
-// The learned compressor: files read, dense rows, and packed caches in place.
+// The learned compressor: files read, and packed caches in place.
 
 #include "model_files.hpp"
 #include "packed_model.hpp"
 #include "refusal.hpp"
 
-#include <cmath>
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -62,24 +60,6 @@ const std::vector<float> toy_key = {1, 2, 3, 4, -1, 0, 2, -2, 9, 9, 0, 1, 1, 0, 
 const std::vector<float> toy_value = {1, 1, 2, 2, 0, 4, -4, 0, 5, 6, 1, -1, 3, -3, .5f, .25f, .25f, .5f, 8, 8};
 const std::vector<float> toy_key_after = {29.75f, -3.25f, 1, 1.5f, 9, 9, 4.25f, 1.25f, 8.75f, -6.25f, 7, -7};
 const std::vector<float> toy_value_after = {6, -.125f, 4, -.125f, 5, 6, 0, -8.125f, 1.5f, -.125f, 8, 8};
-
-constexpr std::uint32_t float_types[] = {MNNKV_DTYPE_F16, MNNKV_DTYPE_BF16, MNNKV_DTYPE_F32};
-
-TEST(Compressor, WorkedExampleInEveryType) {
-    for (const char* name : {"toy_fp16.bin", "toy_bf16.bin", "toy_fp32.bin"}) {
-        const compressor file = open_golden(name);
-        for (const std::uint32_t dtype : float_types) {
-            const bytes key = elements(dtype, toy_key), value = elements(dtype, toy_value);
-            guarded key_out(elements(dtype, toy_key_after).size(), 1), value_out(key_out.size(), 3);
-            std::uint32_t new_len = 0;
-            ASSERT_TRUE(ok(mnnkv_compressor_run(file.get(), 0, nullptr, dtype, 2, 5, key.data(), value.data(),
-                                                key_out.data(), value_out.data(), key_out.size(), &new_len)));
-            EXPECT_EQ(new_len, 3u);
-            EXPECT_TRUE(key_out.holds(elements(dtype, toy_key_after)));
-            EXPECT_TRUE(value_out.holds(elements(dtype, toy_value_after)));
-        }
-    }
-}
 
 TEST(Compressor, FilesSayWhatTheyAre) {
     const compressor file = open_golden("std_fp16_12.bin");
@@ -145,43 +125,22 @@ struct cache {
     mnnkv_cache edge;
 };
 
-TEST(Compressor, PackedCachesBecomeTheDenseResultInPlace) {
+TEST(Compressor, TheWorkedExampleIsExactInEveryLayoutAndType) {
     SEEDED_DICE(random, 901);
-    const compressor file = open_golden("std_fp32_12.bin");
-    for (const pack_mode& mode : pack_modes) {
-        SCOPED_TRACE(mode.name);
-        for (const std::uint32_t image : {0u, 7u, 14u}) {
-            const std::uint32_t heads = random.between(1, 5);
-            mnnkv_layout layout = make_layout(mode, heads, 4, 40, random.one_in(2) ? 64 : 8);
-            cache first(layout, 14, random), second(layout, 14, random);
-            cache* const caches[] = {&first, &second};
-            mnnkv_cache array[] = {first.edge, second.edge};
-            const mnnkv_compressor_options config = with_image(image);
-            bytes expected[2][2];
-            std::uint32_t expected_len = 0;
-            for (std::uint32_t layer = 0; layer < 2; ++layer) {
-                cache& one = *caches[layer];
-                rows after{bytes(one.dense.key.size()), bytes(one.dense.value.size())};
-                ASSERT_TRUE(ok(mnnkv_compressor_run(file.get(), layer, &config, mode.dtype, heads, 14,
-                                                    one.dense.key.data(), one.dense.value.data(), after.key.data(),
-                                                    after.value.data(), after.key.size(), &expected_len)));
-                after.key.resize(one.packed.model.key_row_bytes(expected_len));
-                after.value.resize(one.packed.model.value_row_bytes(expected_len));
-                bytes key = one.packed.key.contents(), value = one.packed.value.contents();
-                one.packed.model.put(key.data(), value.data(), tokens_from(0, expected_len), after);
-                expected[layer][0] = key;
-                expected[layer][1] = value;
-            }
+    for (const char* name : {"toy_fp16.bin", "toy_bf16.bin", "toy_fp32.bin"}) {
+        const compressor file = open_golden(name);
+        for (const pack_mode& mode : pack_modes) {
+            SCOPED_TRACE(mode.name);
+            cache only(make_layout(mode, 2, 2, 40, random.one_in(2) ? 64 : 8), 5, random);
+            only.put(5, rows{elements(mode.dtype, toy_key), elements(mode.dtype, toy_value)});
+            bytes key = only.packed.key.contents(), value = only.packed.value.contents();
+            only.packed.model.put(key.data(), value.data(), tokens_from(0, 3),
+                                  rows{elements(mode.dtype, toy_key_after), elements(mode.dtype, toy_value_after)});
             std::uint32_t old_len = 0, new_len = 0;
-            ASSERT_TRUE(ok(
-                mnnkv_compressor_run_caches(file.get(), 0, &config, array, 2, &old_len, &new_len)));
-            EXPECT_EQ(old_len, 14u);
-            EXPECT_EQ(new_len, expected_len);
-            for (std::uint32_t layer = 0; layer < 2; ++layer) {
-                EXPECT_EQ(array[layer].kv_len, expected_len);
-                // Padding, and tokens behind the new length, are as they were.
-                EXPECT_TRUE(caches[layer]->packed.holds(expected[layer][0], expected[layer][1])) << layer;
-            }
+            ASSERT_TRUE(ok(mnnkv_compressor_run_caches(file.get(), 0, nullptr, &only.edge, 1, &old_len, &new_len)));
+            EXPECT_TRUE(old_len == 5 && new_len == 3 && only.edge.kv_len == 3);
+            // Padding, and tokens behind the new length, are as they were.
+            EXPECT_TRUE(only.packed.holds(key, value));
         }
     }
 }
@@ -309,56 +268,22 @@ TEST(Compressor, CachesThatDoNotFitAreRefused) {
     EXPECT_TRUE(first.packed.holds(before[0], before[1]) && second.packed.holds(before[2], before[3]));
 }
 
-TEST(Compressor, DenseRowsThatDoNotFitAreRefused) {
+TEST(Compressor, OptionsThatDoNotFitAreRefused) {
     const compressor file = open_golden("toy_fp32.bin");
-    const bytes key = elements(MNNKV_DTYPE_F32, toy_key), value = elements(MNNKV_DTYPE_F32, toy_value);
-    guarded key_out(48), value_out(48);
     slot<std::uint32_t> new_len;
-    mnnkv_compressor_options config = mnnkv::make<mnnkv_compressor_options>();
-    struct call {
-        std::uint32_t layer = 0, dtype = MNNKV_DTYPE_F32, heads = 2, len = 5;
-        const void *key, *value;
-        void *key_out, *value_out;
-        std::size_t cap = 48;
-        std::uint32_t* new_len;
-        const mnnkv_compressor* file;
-    };
-    const auto run = [&](const std::function<void(call&)>& change) {
-        call c;
-        c.key = key.data(), c.value = value.data();
-        c.key_out = key_out.data(), c.value_out = value_out.data();
-        c.new_len = new_len.get();
-        c.file = file.get();
-        config = mnnkv::make<mnnkv_compressor_options>();
-        change(c);
-        return mnnkv_compressor_run(c.file, c.layer, &config, c.dtype, c.heads, c.len, c.key, c.value, c.key_out,
-                                    c.value_out, c.cap, c.new_len);
+    const auto with = [&](void (*change)(mnnkv_compressor_options&)) {
+        mnnkv_compressor_options config = mnnkv::make<mnnkv_compressor_options>();
+        change(config);
+        return [&file, &new_len, config] { return mnnkv_compressor_new_len(file.get(), &config, 5, new_len.get()); };
     };
     expect_refused(
         {
-            {bad, "compressor is NULL", [&] { return run([](call& c) { c.file = nullptr; }); }},
-            {bad, "layer is 1; the weights file has 1 layers", [&] { return run([](call& c) { c.layer = 1; }); }},
-            {bad, "dtype is 0", [&] { return run([](call& c) { c.dtype = 0; }); }},
-            {MNNKV_UNSUPPORTED, "INT8", [&] { return run([](call& c) { c.dtype = MNNKV_DTYPE_INT8; }); }},
-            {bad, "key is NULL", [&] { return run([](call& c) { c.key = nullptr; }); }},
-            {bad, "value is NULL", [&] { return run([](call& c) { c.value = nullptr; }); }},
-            {bad, "key_out is NULL", [&] { return run([](call& c) { c.key_out = nullptr; }); }},
-            {bad, "value_out is NULL", [&] { return run([](call& c) { c.value_out = nullptr; }); }},
-            {bad, "new_len is NULL", [&] { return run([](call& c) { c.new_len = nullptr; }); }},
-            {bad, "key_out and value_out overlap", [&] { return run([](call& c) { c.value_out = c.key_out; }); }},
-            {bad, "key_out and value overlap", [&] { return run([](call& c) { c.value = c.key_out; }); }},
-            {bad, "factor is 3", [&] { return run([&](call&) { config.factor = 3; }); }},
-            {bad, "segments is 0x4", [&] { return run([&](call&) { config.segments = 4; }); }},
-            {bad, "reserved[2]", [&] { return run([&](call&) { config.reserved[2] = 1; }); }},
-            {bad, "struct_size", [&] { return run([&](call&) { config.struct_size = 16; }); }},
-            {bad, "overflows",
-             [&] { return run([](call& c) { c.heads = c.len = UINT32_MAX, c.cap = SIZE_MAX; }); }},
+            {bad, "factor is 3", with([](mnnkv_compressor_options& o) { o.factor = 3; })},
+            {bad, "segments is 0x4", with([](mnnkv_compressor_options& o) { o.segments = 4; })},
+            {bad, "reserved[2]", with([](mnnkv_compressor_options& o) { o.reserved[2] = 1; })},
+            {bad, "struct_size", with([](mnnkv_compressor_options& o) { o.struct_size = 16; })},
         },
-        key_out, value_out, new_len);
-    // Only the length that is needed is written.
-    EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "48 needed", [&] { return run([](call& c) { c.cap = 47; }); }));
-    EXPECT_EQ(new_len.value(), 3u);
-    EXPECT_TRUE(key_out.untouched() && value_out.untouched());
+        new_len);
 }
 
 TEST(Compressor, BadFilesGiveNoHandle) {
@@ -413,22 +338,30 @@ TEST(Compressor, QuestionsThatHaveNoAnswer) {
 }
 
 TEST(Compressor, OneHandleServesSeveralThreads) {
+    SEEDED_DICE(random, 906);
     const compressor file = open_golden("toy_fp32.bin");
-    const bytes key = elements(MNNKV_DTYPE_F32, toy_key), value = elements(MNNKV_DTYPE_F32, toy_value);
-    const bytes expected = elements(MNNKV_DTYPE_F32, toy_key_after);
+    const mnnkv_layout layout = make_layout(pack_modes[0], 2, 2, 8, 8);
+    const rows toy{elements(layout.key_dtype, toy_key), elements(layout.key_dtype, toy_value)};
+    const bytes expected = elements(layout.key_dtype, toy_key_after);
+    std::vector<cache> caches(4, cache(layout, 5, random));
     std::vector<std::thread> threads;
     bool same_everywhere[4] = {};
-    for (bool& all_same : same_everywhere) {
-        threads.emplace_back([&] {
-            all_same = true;
-            for (int i = 0; i < 200; ++i) {
-                bytes key_out(48), value_out(48);
-                std::uint32_t new_len = 0;
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+        threads.emplace_back([&, i] {
+            cache& own = caches[i];
+            own.edge.key = own.packed.key.data();
+            own.edge.value = own.packed.value.data();
+            own.edge.layout = &layout;
+            bool all_same = true;
+            for (int round = 0; round < 200; ++round) {
+                own.put(5, toy);
+                own.edge.kv_len = 5;
+                std::uint32_t old_len = 0, new_len = 0;
                 const mnnkv_status status =
-                    mnnkv_compressor_run(file.get(), 0, nullptr, MNNKV_DTYPE_F32, 2, 5, key.data(), value.data(),
-                                         key_out.data(), value_out.data(), 48, &new_len);
-                all_same = all_same && status == MNNKV_OK && key_out == expected;
+                    mnnkv_compressor_run_caches(file.get(), 0, nullptr, &own.edge, 1, &old_len, &new_len);
+                all_same = all_same && status == MNNKV_OK && own.packed.get(tokens_from(0, 3)).key == expected;
             }
+            same_everywhere[i] = all_same;
         });
     }
     for (std::size_t i = 0; i < threads.size(); ++i) {

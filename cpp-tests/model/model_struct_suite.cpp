@@ -28,15 +28,10 @@ TEST(ModelStruct, CompressorOptionsComeInAllSizes) {
     const mnnkv_layout layout = make_layout(pack_modes[0], 2, 2, 8, 8);
     const packed_model model(layout);
     bytes key(model.key_bytes()), value(model.value_bytes());
-    bytes in(2 * 5 * 2 * 4), key_out(in.size()), value_out(in.size());
     std::uint32_t before = 0, after = 0;
     const auto good = mnnkv::make<mnnkv_compressor_options>();
     check_input(good, [&](const mnnkv_compressor_options* o) {
         return mnnkv_compressor_new_len(file.get(), o, 5, &after);
-    });
-    check_input(good, [&](const mnnkv_compressor_options* o) {
-        return mnnkv_compressor_run(file.get(), 0, o, MNNKV_DTYPE_F32, 2, 5, in.data(), in.data(), key_out.data(),
-                                    value_out.data(), in.size(), &after);
     });
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
     cache.layout = &layout;

@@ -42,14 +42,6 @@ public:
         return detail::of_model(mnnkv_compressor_new_len(handle_, options, kv_len, &len));
     }
 
-    /// One layer of dense rows.
-    status run(std::uint32_t layer, std::uint32_t dtype, std::uint32_t kv_heads, std::uint32_t kv_len, const void* key,
-               const void* value, void* key_out, void* value_out, std::size_t cap_each, std::uint32_t& new_len,
-               const mnnkv_compressor_options* options = nullptr) const noexcept {
-        return detail::of_model(mnnkv_compressor_run(handle_, layer, options, dtype, kv_heads, kv_len, key, value,
-                                                     key_out, value_out, cap_each, &new_len));
-    }
-
     /// Packed caches of neighbouring layers, in place: all or none. Their kv_len changes.
     status run_caches(std::uint32_t first_layer, mnnkv_cache* caches, std::uint32_t n_layers,
                       const mnnkv_compressor_options* options = nullptr) const noexcept {

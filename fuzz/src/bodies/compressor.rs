@@ -1,5 +1,5 @@
 //! Any bytes as weights of the learned compressor: refused with an offset, or read. Weights that were read run, and are
-//! written with the same bytes, except for content that a note reports. If the last byte is odd, the target writes the
+//! written with the same contents. If the last byte is odd, the target writes the
 //! magic, the version and a valid type.
 
 use mnnkv::dtype::Dtype;
@@ -21,11 +21,7 @@ pub fn compressor(data: &[u8]) {
         }
     };
     let written = file.weights().unwrap().to_bytes().unwrap();
-    if file.notes().is_empty() {
-        assert_eq!(written, bytes);
-    } else {
-        assert!(Compressor::read(&written[..]).unwrap().notes().is_empty());
-    }
+    assert_eq!(Compressor::read(&written[..]).unwrap().weights().unwrap(), file.weights().unwrap());
     let options = CompressorOptions { image_len: 5, ..CompressorOptions::default() };
     let plan = file.plan(file.header().factor.min(40) as usize + 7, &options).unwrap();
     for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32] {

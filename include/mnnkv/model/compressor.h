@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// --- Compressor: learned compressors (.bin), which make groups of tokens one. Read a file, run it on dense rows -
+// --- Compressor: learned compressors (.bin), which make groups of tokens one. Read a file, run it on caches -----
 
 /// mnnkv_compressor_options::segments: the tokens after the image.
 #define MNNKV_SEGMENT_TEXT 1
@@ -105,30 +105,6 @@ mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor,
                                       const mnnkv_compressor_options *options,
                                       uint32_t kv_len,
                                       uint32_t *new_len);
-
-/// Compresses one layer of dense rows [head][token][dim].
-///
-/// dtype: MNNKV_DTYPE_F16, BF16 or F32, of all four buffers, in native byte order. key, value: kv_heads * kv_len *
-/// head_dim elements each. key_out, value_out: kv_heads * new_len * head_dim elements each; mnnkv_compressor_new_len
-/// returns new_len beforehand. cap_each: capacity of each in bytes. Uncompressed rows are copied. Weights are rounded
-/// to dtype, sums are f32, and the result of each linear layer is rounded to dtype once: equal bytes on every machine.
-/// options: NULL = the defaults of the file. Nothing is written on failure, except new_len on BUFFER_TOO_SMALL. Any
-/// thread.
-/// INVALID_ARGUMENT: if layer or dtype does not exist, or a result is not finite in dtype; the message names head and tokens.
-/// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_model_last_error has the required bytes.
-/// UNSUPPORTED: if dtype is INT8, TQ3 or TQ4, or a weight exceeds its range.
-mnnkv_status mnnkv_compressor_run(const mnnkv_compressor *compressor,
-                                  uint32_t layer,
-                                  const mnnkv_compressor_options *options,
-                                  uint32_t dtype,
-                                  uint32_t kv_heads,
-                                  uint32_t kv_len,
-                                  const void *key,
-                                  const void *value,
-                                  void *key_out,
-                                  void *value_out,
-                                  size_t cap_each,
-                                  uint32_t *new_len);
 
 // --- Compressor: run on packed caches in place ------------------------------------------------------------------
 

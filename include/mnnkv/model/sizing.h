@@ -141,7 +141,7 @@ mnnkv_status mnnkv_sizing_longest(const mnnkv_sizing *sizing,
                                   uint64_t *bytes);
 
 /// Writes everything as one JSON object: the model and its layers by kind, bytes per token, totals at each of n
-/// contexts (at most 1,024) on one rank and on all, each saving alone, and the longest context within budget bytes without
+/// contexts (at most 1,024) on one rank and on all, and the longest context within budget bytes without
 /// and with savings. budget 0 omits the longest context. Names are those of mnnkv_sizing_total, and these:
 ///
 ///   model_type, max_context   of the config, where it states them
@@ -149,7 +149,6 @@ mnnkv_status mnnkv_sizing_longest(const mnnkv_sizing *sizing,
 ///                             most_tokens what one keeps, layer_bytes_per_token the bytes of a token in one of them
 ///   bytes_per_token           bytes of one more token without savings; bytes_per_late_token, once all windows are full
 ///   rank, all_ranks           of a total: the bytes on one rank, and on all ranks together
-///   alone                     of a total: the bytes on one rank with h2o or lossless alone; lossless between two steps
 ///   longest_without_savings   as longest, without savings; bounded is false where every length fits
 ///   notes                     assumptions about the model, and the parts of the cache that no number includes: sentences
 ///

@@ -60,8 +60,6 @@ const DTYPES: [Dtype; 3] = [Dtype::F16, Dtype::Bf16, Dtype::F32];
 pub struct Header {
     /// Element type of weights and biases.
     pub dtype: Dtype,
-    /// Bytes 10 and 11; converters write 0.
-    pub reserved: u16,
     /// Layers of the model.
     pub layers: u32,
     /// KV heads as the converter wrote them, mostly 0. All heads share the networks.
@@ -116,7 +114,6 @@ pub struct Compressor {
     data: Vec<u8>,
     data_offset: u64,
     file_bytes: u64,
-    notes: Vec<String>,
 }
 
 impl Compressor {
@@ -138,11 +135,6 @@ impl Compressor {
     /// Whether there are networks for images.
     pub fn has_image(&self) -> bool {
         self.header.blocks_per_layer == BLOCK_COUNTS[1]
-    }
-
-    /// Oddities of the file that are not errors, one sentence each.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
     }
 
     /// Bytes of the whole file.

@@ -17,38 +17,16 @@ impl Compressor {
     /// every number.
     ///
     /// CORRUPT: if the format differs, the file is cut off, its parts contradict each other, or a weight is not finite.
-    /// UNSUPPORTED: if the version or element type differs. Messages have offset and field. [`Compressor::notes`] has
-    /// the content that other readers skip.
+    /// UNSUPPORTED: if the version or element type differs. Messages have offset and field. As other
+    /// readers do, it skips metadata, what is set in reserved bits, and bytes behind the last block.
     pub fn read(source: &(impl Source + ?Sized)) -> Result<Self> {
         let header = read_header(source)?;
-        let mut notes = Vec::new();
-        if header.reserved != 0 {
-            memory::push(
-                &mut notes,
-                memory::format(format_args!("offset 10: reserved is {:#06x}; converters write 0", header.reserved))?,
-            )?;
-        }
-        if header.metadata_bytes != 0 {
-            memory::push(
-                &mut notes,
-                memory::format(format_args!("offset 44: {} bytes of metadata are skipped", header.metadata_bytes))?,
-            )?;
-        }
         let data_offset = HEADER_BYTES + u64::from(header.metadata_bytes);
         let (mut blocks, end) = read_blocks(source, &header, data_offset)?;
-        let head_dim = check_head_dim(&header, &blocks[0], &mut notes)?;
-        if source.len() > end {
-            memory::push(
-                &mut notes,
-                memory::format(format_args!(
-                    "offset {end}: {} bytes behind the last block are skipped",
-                    source.len() - end
-                ))?,
-            )?;
-        }
+        let head_dim = check_head_dim(&header, &blocks[0])?;
         let data = source.read_vec(data_offset, end - data_offset)?;
         check_numbers(&header, &mut blocks, &data, data_offset)?;
-        Ok(Compressor { header, head_dim, blocks, data, data_offset, file_bytes: source.len(), notes })
+        Ok(Compressor { header, head_dim, blocks, data, data_offset, file_bytes: source.len() })
     }
 }
 
@@ -72,7 +50,6 @@ fn read_header(source: &(impl Source + ?Sized)) -> Result<Header> {
     };
     let header = Header {
         dtype: *dtype,
-        reserved: u16_at(10),
         layers: u32_at(12),
         num_heads: u32_at(16),
         head_dim: u32_at(20),
@@ -176,25 +153,14 @@ fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u6
 
 /// The head_dim of the weights. Another one in the header is damage, except the value that converters write by default:
 /// the rows of the first linear layer, which are head_dim in networks as wide as a head.
-fn check_head_dim(header: &Header, first: &BlockInfo, notes: &mut Vec<String>) -> Result<usize> {
+fn check_head_dim(header: &Header, first: &BlockInfo) -> Result<usize> {
     let head_dim = header.hidden_size / header.factor;
-    if header.head_dim != head_dim {
-        if header.head_dim as usize != first.rows {
-            bail!(
-                Corrupt,
-                "offset 20: head_dim is {}; {head_dim} expected, hidden_size {} / compression_factor {}",
-                header.head_dim,
-                header.hidden_size,
-                header.factor
-            );
-        }
-        memory::push(
-            notes,
-            memory::format(format_args!(
-                "offset 20: head_dim is {}, the rows of the first weight; by the last one it is {head_dim}",
-                header.head_dim
-            ))?,
-        )?;
+    if header.head_dim != head_dim && header.head_dim as usize != first.rows {
+        let Header { head_dim: found, hidden_size, factor, .. } = header;
+        bail!(
+            Corrupt,
+            "offset 20: head_dim is {found}; {head_dim} expected, hidden_size {hidden_size} / compression_factor {factor}"
+        );
     }
     Ok(head_dim as usize)
 }

@@ -1,14 +1,12 @@
-//! Compressor: learned compressors (.bin), which make groups of tokens one. Read a file, run it on dense rows
+//! Compressor: learned compressors (.bin), which make groups of tokens one. Read a file, run it on caches
 
-use crate::compressor::{Compressor, CompressorOptions, Segments, Tokens, Workspace};
+use crate::compressor::{Compressor, CompressorOptions, Segments};
 use crate::file::ModelFile;
-use mnnkv::dtype::Dtype;
 use mnnkv::ffi::handle;
 use mnnkv::ffi::panic::guard;
 use mnnkv::ffi::pointer::{self, Out, Sized32, SizedOut};
 use mnnkv::ffi::status::mnnkv_status;
-use mnnkv::status::{Error, Result, bail, error};
-use mnnkv::sys::memory;
+use mnnkv::status::{Result, bail};
 use std::ffi::{c_char, c_void};
 
 /// mnnkv_compressor_options::segments: the tokens after the image.
@@ -224,72 +222,6 @@ pub unsafe extern "C" fn mnnkv_compressor_new_len(
             let options = mnnkv_compressor_options::given(options)?;
             let new_len = Out::new(new_len, "new_len")?;
             new_len.set(file.plan(kv_len as usize, &options)?.new_len() as u32);
-            Ok(())
-        })
-    }
-}
-
-/// Compresses one layer of dense rows [head][token][dim].
-///
-/// dtype: MNNKV_DTYPE_F16, BF16 or F32, of all four buffers, in native byte order. key, value: kv_heads * kv_len *
-/// head_dim elements each. key_out, value_out: kv_heads * new_len * head_dim elements each; mnnkv_compressor_new_len
-/// returns new_len beforehand. cap_each: capacity of each in bytes. Uncompressed rows are copied. Weights are rounded
-/// to dtype, sums are f32, and the result of each linear layer is rounded to dtype once: equal bytes on every machine.
-/// options: NULL = the defaults of the file. Nothing is written on failure, except new_len on BUFFER_TOO_SMALL. Any
-/// thread.
-/// INVALID_ARGUMENT: if layer or dtype does not exist, or a result is not finite in dtype; the message names head and tokens.
-/// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_model_last_error has the required bytes.
-/// UNSUPPORTED: if dtype is INT8, TQ3 or TQ4, or a weight exceeds its range.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_compressor_run(
-    compressor: *const mnnkv_compressor,
-    layer: u32,
-    options: *const mnnkv_compressor_options,
-    dtype: u32,
-    kv_heads: u32,
-    kv_len: u32,
-    key: *const c_void,
-    value: *const c_void,
-    key_out: *mut c_void,
-    value_out: *mut c_void,
-    cap_each: usize,
-    new_len: *mut u32,
-) -> mnnkv_status {
-    // SAFETY: the caller guarantees its pointers.
-    unsafe {
-        with(compressor, |file| {
-            let options = mnnkv_compressor_options::given(options)?;
-            let length = Out::new(new_len, "new_len")?;
-            let tokens = Tokens { dtype: Dtype::float_from_code(dtype, "dtype")?, heads: kv_heads as usize };
-            file.check_dtype(layer as usize, tokens.dtype)?;
-            let plan = file.plan(kv_len as usize, &options)?;
-            let bytes = |count: usize| {
-                let row = file.head_dim() * tokens.dtype.bytes();
-                let bytes = tokens.heads.checked_mul(row).and_then(|token| token.checked_mul(count));
-                bytes.ok_or_else(|| error!(InvalidArgument, "kv_heads * kv_len * head_dim overflows memory"))
-            };
-            let (old, new) = (bytes(plan.len())?, bytes(plan.new_len())?);
-            if cap_each < new {
-                length.set(plan.new_len() as u32);
-                return Err(Error::too_small("cap_each (bytes)", cap_each, new));
-            }
-            pointer::disjoint((key_out, new, "key_out"), (value_out, new, "value_out"))?;
-            for (out, name) in [(key_out, "key_out"), (value_out, "value_out")] {
-                pointer::disjoint((out, new, name), (key, old, "key"))?;
-                pointer::disjoint((out, new, name), (value, old, "value"))?;
-            }
-            let key = pointer::input_bytes(key, old, "key")?;
-            let value = pointer::input_bytes(value, old, "value")?;
-            let key_out = pointer::output_bytes(key_out, new, "key_out")?;
-            let value_out = pointer::output_bytes(value_out, new, "value_out")?;
-            let (mut keys, mut values) = (Vec::new(), Vec::new());
-            memory::resize(&mut keys, new)?;
-            memory::resize(&mut values, new)?;
-            let mut work = Workspace::default();
-            file.run(layer as usize, &plan, tokens, key, value, &mut keys, &mut values, &mut work)?;
-            key_out.copy_from_slice(&keys);
-            value_out.copy_from_slice(&values);
-            length.set(plan.new_len() as u32);
             Ok(())
         })
     }

@@ -7,8 +7,6 @@ use mnnkv::sys::memory;
 /// The reference numbers for shapes, if config.json has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttentionCounts {
-    /// Layers.
-    pub layers: Option<u64>,
     /// KV heads.
     pub kv_heads: Option<u64>,
     /// Elements of a head.
@@ -36,11 +34,7 @@ impl AttentionConfig {
         let kv_heads = count("num_key_value_heads").or(count("multi_query_group_num")).or(heads);
         let word = |word: Option<&Json>| word.and_then(Json::text).map(memory::text).transpose();
         Ok(AttentionConfig {
-            shape: AttentionCounts {
-                layers: count("num_hidden_layers").or(count("num_layers")),
-                kv_heads,
-                head_dim: count("head_dim").or(count("kv_channels")).or_else(head_dim),
-            },
+            shape: AttentionCounts { kv_heads, head_dim: count("head_dim").or(count("kv_channels")).or_else(head_dim) },
             quantize: word(json.get("quantize"))?,
             kv_quant_type: word(quantization.and_then(|q| q.get("kv_quant_type")))?,
         })

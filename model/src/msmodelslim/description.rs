@@ -13,10 +13,6 @@ use std::borrow::Cow;
 pub struct Description {
     /// Its file; empty if there is none.
     pub file: String,
-    /// model_quant_type: a label of the model. Each tensor has its own tag.
-    pub model_quant_type: Option<String>,
-    /// version; older files have none.
-    pub version: Option<String>,
     /// group_size; 0 = no groups.
     pub group_size: Option<u64>,
     /// kv_cache_type, else kv_quant_type.
@@ -61,7 +57,7 @@ impl Description {
                 memory::push(&mut description.tags, (memory::text(key)?, Tag::from_word(word)))?;
             }
         }
-        if description.model_quant_type.is_none() && json.get("model_quant_type").is_none() {
+        if json.get("model_quant_type").is_none() {
             let text = format_args!("the description has no model_quant_type; some readers refuse that");
             findings.warn(FindingKind::MissingKey, "model_quant_type", file, text)?;
         }
@@ -76,15 +72,15 @@ impl Description {
         let file = self.file.as_str();
         match key {
             "model_quant_type" => {
-                self.model_quant_type = word(key, value, file, findings)?;
-                if let Some(label) = self.model_quant_type.as_deref().filter(|label| Tag::from_word(label).is_none()) {
+                let label = word(key, value, file, findings)?;
+                if let Some(label) = label.filter(|label| Tag::from_word(label).is_none()) {
                     let text = format_args!("model_quant_type is {label:?}, which is no type of the format");
                     findings.warn(FindingKind::UnknownQuantType, key, file, text)?;
                 }
             }
             "version" => {
-                self.version = word(key, value, file, findings)?;
-                if let Some(version) = self.version.as_deref().filter(|version| !is_version(version)) {
+                let version = word(key, value, file, findings)?;
+                if let Some(version) = version.filter(|version| !is_version(version)) {
                     let text = format_args!("version is {version:?}; three numbers such as 1.0.0 expected");
                     findings.warn(FindingKind::UnknownVersion, key, file, text)?;
                 }

@@ -1,7 +1,6 @@
 //! An open directory.
 
 use super::check;
-use super::description::Description;
 use super::files::Files;
 use super::finding::{CheckReport, FindingKind, Findings, Severity};
 use super::folder::{DiskFolder, Folder};
@@ -16,7 +15,6 @@ use std::path::Path;
 pub struct Model {
     pub(super) files: Files,
     layers: Layers,
-    description: Description,
 }
 
 impl Model {
@@ -36,12 +34,7 @@ impl Model {
             return Err(finding.error());
         }
         let layers = layers::resolve(&survey, &mut Findings::default())?;
-        Ok(Model { files: survey.files, layers, description: survey.description.unwrap_or_default() })
-    }
-
-    /// The description.
-    pub fn description(&self) -> &Description {
-        &self.description
+        Ok(Model { files: survey.files, layers })
     }
 
     /// Linears, by name. Those with [`QuantizedLinear::tag`] FLOAT include embeddings and other matrices.

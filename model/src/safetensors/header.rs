@@ -143,51 +143,16 @@ fn entries<S: Source + ?Sized>(source: &S, problems: &mut Problems) -> Result<Ve
 
 /// `data` is the offset of the data, `file` the length of the file.
 fn check(mut entries: Vec<Entry>, data: u64, file: u64, problems: &mut Problems) -> Result<Vec<Tensor>> {
-    let mut tensors = Vec::new();
-    let mut ranges = Vec::new();
-    memory::reserve(&mut tensors, entries.len())?;
-    memory::reserve(&mut ranges, entries.len())?;
-    let mut sound = true;
+    let (mut tensors, mut ranges) = (Vec::new(), Vec::new());
     let again = repeated(&entries)?;
+    let before = problems.0.len();
     for (number, entry) in entries.iter_mut().enumerate() {
         let name = entry.name.as_ref();
         if again.binary_search(&number).is_ok() {
             problems.add(Fault::Duplicate, name, format_args!("tensor {name} comes twice in the header"))?;
-            sound = false;
             continue;
         }
-        let Some(dtype) = FileDtype::from_name(&entry.dtype) else {
-            let text = format_args!("tensor {name}: dtype {:?} is none of the format's", entry.dtype);
-            problems.add(Fault::Malformed, name, text)?;
-            sound = false;
-            continue;
-        };
-        let (shape, type_name) = (&entry.shape, dtype.name());
-        let Some(bytes) = extent(dtype, shape) else {
-            let text =
-                format_args!("tensor {name}: shape {shape:?} of {type_name} is no whole number of bytes below 2^64");
-            problems.add(Fault::Malformed, name, text)?;
-            sound = false;
-            continue;
-        };
-        let (begin, end) = match *entry.offsets.as_slice() {
-            [begin, end] if begin <= end => (begin, end),
-            _ => {
-                let text = format_args!("tensor {name}: data_offsets is {:?}; [begin, end] expected", entry.offsets);
-                problems.add(Fault::Malformed, name, text)?;
-                sound = false;
-                continue;
-            }
-        };
-        if end - begin != bytes {
-            let text = format_args!(
-                "tensor {name}: data_offsets [{begin}, {end}] span {} bytes; {type_name} {shape:?} has {bytes}",
-                end - begin,
-            );
-            problems.add(Fault::Malformed, name, text)?;
-            sound = false;
-            continue;
-        }
+        let Some((dtype, bytes, begin, end)) = place(entry, problems)? else { continue };
         let complete = data.checked_add(end).is_some_and(|end| end <= file);
         memory::push(&mut ranges, (begin, end, tensors.len()))?;
         let (name, shape) = (memory::text(name)?, std::mem::take(&mut entry.shape));
@@ -195,12 +160,35 @@ fn check(mut entries: Vec<Entry>, data: u64, file: u64, problems: &mut Problems)
         memory::push(&mut tensors, Tensor { name, dtype, shape, begin, bytes, complete })?;
     }
     ranges.sort_unstable();
-    if sound {
+    if problems.0.len() == before {
         contiguous(&ranges, &tensors, file - data, problems)?;
     }
     // Several tensors without elements may share an offset; then names decide.
     tensors.sort_unstable_by(|a, b| (a.begin, a.bytes, &a.name).cmp(&(b.begin, b.bytes, &b.name)));
     Ok(tensors)
+}
+
+/// Type, bytes, begin and end of a tensor; `None` with a problem if they contradict each other.
+fn place(entry: &Entry, problems: &mut Problems) -> Result<Option<(FileDtype, u64, u64, u64)>> {
+    let Entry { name, dtype, shape, offsets } = entry;
+    let mut wrong = |text: fmt::Arguments<'_>| {
+        problems.add(Fault::Malformed, name, format_args!("tensor {name}: {text}")).map(|()| None)
+    };
+    let Some(dtype) = FileDtype::from_name(dtype) else {
+        return wrong(format_args!("dtype {dtype:?} is none of the format's"));
+    };
+    let type_name = dtype.name();
+    let Some(bytes) = extent(dtype, shape) else {
+        return wrong(format_args!("shape {shape:?} of {type_name} is no whole number of bytes below 2^64"));
+    };
+    match *offsets.as_slice() {
+        [begin, end] if begin <= end && end - begin == bytes => Ok(Some((dtype, bytes, begin, end))),
+        [begin, end] if begin <= end => {
+            let span = end - begin;
+            wrong(format_args!("data_offsets [{begin}, {end}] span {span} bytes; {type_name} {shape:?} has {bytes}"))
+        }
+        _ => wrong(format_args!("data_offsets is {offsets:?}; [begin, end] expected")),
+    }
 }
 
 /// The entries that repeat an earlier name, ascending.

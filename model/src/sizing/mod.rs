@@ -37,7 +37,7 @@ pub use budget::Longest;
 pub use config::{MAX_CONFIG_BYTES, MAX_LAYERS, ModelConfig};
 pub use element::CacheElement;
 pub use mnn::{AttentionMode, MnnCache, MnnConfig, MnnCpu, MnnFile, MnnNumbers};
-pub use report::{Alone, Group, MAX_CONTEXTS, Request, SizeReport, Total};
+pub use report::{Group, MAX_CONTEXTS, Request, SizeReport, Total};
 pub use savings::{H2o, Lossless, Savings};
 pub use shape::{Attention, Kv, LayerShape, Span};
 pub use sizer::{Bytes, MAX_TOKENS, Setup, Sizer};

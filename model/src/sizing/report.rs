@@ -3,7 +3,7 @@
 use super::Notes;
 use super::budget::Longest;
 use super::config::ModelConfig;
-use super::savings::{H2o, Lossless, Savings};
+use super::savings::{Lossless, Savings};
 use super::shape::{Kv, LayerShape};
 use super::sizer::{Bytes, Cost, Setup, Sizer};
 use mnnkv::status::{Result, bail, error};
@@ -74,17 +74,6 @@ pub struct Total {
     pub rank: Bytes,
     /// On all ranks together.
     pub all_ranks: Bytes,
-    /// On one rank, each saving alone.
-    pub alone: Alone,
-}
-
-/// The bytes with one saving alone; `None` if it is not requested.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Alone {
-    /// Eviction.
-    pub h2o: Option<u64>,
-    /// Lossless compression, between steps. The scope of evicting layers stays that of the requested eviction.
-    pub lossless: Option<u64>,
 }
 
 impl SizeReport {
@@ -96,13 +85,12 @@ impl SizeReport {
         }
         let sizer = |savings: &Savings| Sizer::new(&model.layers, *setup, savings);
         let (all, plain) = (sizer(savings)?, sizer(&Savings::default())?);
-        let alone = Singles::new(sizer, savings)?;
         let totals = contexts.iter().map(|context| {
             let rank = all.bytes(*context)?;
             let all_ranks = rank.times(setup.ranks).ok_or_else(|| {
                 error!(InvalidArgument, "the bytes of {context} tokens on {} ranks do not fit 64 bits", setup.ranks)
             })?;
-            Ok(Total { context: *context, rank, all_ranks, alone: alone.bytes(*context)? })
+            Ok(Total { context: *context, rank, all_ranks })
         });
         let totals = memory::try_collect(totals)?;
         let longest = budget.map(|budget| all.longest(budget));
@@ -122,31 +110,6 @@ impl SizeReport {
             longest_without_savings: budget.map(|budget| plain.longest(budget)),
             notes: notes.0,
         })
-    }
-}
-
-/// A sizer for each requested saving.
-struct Singles {
-    h2o: Option<Sizer>,
-    /// With an idle eviction, so that its scope names the same layers.
-    lossless: Option<Sizer>,
-}
-
-impl Singles {
-    fn new(sizer: impl Fn(&Savings) -> Result<Sizer>, savings: &Savings) -> Result<Singles> {
-        let none = Savings::default();
-        let idle = savings.h2o.map(|h2o| H2o { ratio: 1.0, ..h2o });
-        Ok(Singles {
-            h2o: savings.h2o.map(|h2o| sizer(&Savings { h2o: Some(h2o), ..none })).transpose()?,
-            lossless: (savings.lossless)
-                .map(|lossless| sizer(&Savings { h2o: idle, lossless: Some(lossless) }))
-                .transpose()?,
-        })
-    }
-
-    fn bytes(&self, context: u64) -> Result<Alone> {
-        let ask = |sizer: &Option<Sizer>| sizer.as_ref().map(|s| Ok(s.bytes(context)?.after_lossless)).transpose();
-        Ok(Alone { h2o: ask(&self.h2o)?, lossless: ask(&self.lossless)? })
     }
 }
 

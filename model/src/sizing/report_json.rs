@@ -115,18 +115,10 @@ fn group(f: &mut Formatter<'_>, group: &Group) -> fmt::Result {
 }
 
 fn total(f: &mut Formatter<'_>, total: &Total) -> fmt::Result {
-    let alone = &total.alone;
     write!(f, "{{\"context\":{}", total.context)?;
     bytes(f, "rank", &total.rank)?;
     bytes(f, "all_ranks", &total.all_ranks)?;
-    f.write_str(",\"alone\":{")?;
-    let both = [("h2o", alone.h2o), ("lossless", alone.lossless)];
-    let mut mark = "";
-    for (key, alone) in both.into_iter().filter_map(|(key, alone)| Some((key, alone?))) {
-        write!(f, "{mark}\"{key}\":{alone}")?;
-        mark = ",";
-    }
-    f.write_str("}}")
+    f.write_str("}")
 }
 
 fn bytes(f: &mut Formatter<'_>, key: &str, bytes: &Bytes) -> fmt::Result {

@@ -85,49 +85,6 @@ fn texts_are_written() {
     }
 }
 
-/// Nothing is written on failure: neither rows nor their number.
-#[test]
-fn rows_are_compressed_or_left() {
-    let file_path = path("compressor/std_fp16_12.bin");
-    let mut file = null_mut();
-    // SAFETY: all pointers are live for the calls.
-    unsafe {
-        assert_eq!(mnnkv_compressor_open(file_path.as_ptr(), MNNKV_ABI_VERSION, &mut file), MNNKV_OK);
-        let mut info: mnnkv_compressor_info = std::mem::zeroed();
-        info.struct_size = size_of::<mnnkv_compressor_info>() as u32;
-        assert_eq!(mnnkv_compressor_get_info(file, &mut info), MNNKV_OK);
-        let (heads, tokens) = (2, 16);
-        let rows = vec![0u16; (heads * tokens * info.head_dim) as usize];
-        let (mut key, mut value) = (vec![7u16; rows.len()], vec![7u16; rows.len()]);
-        let cap = 2 * rows.len();
-        assert!(
-            each("mnnkv_compressor_run", || {
-                key.fill(7);
-                value.fill(7);
-                let mut new_len = 77;
-                let status = mnnkv_compressor_run(
-                    file,
-                    0,
-                    null(),
-                    1,
-                    heads,
-                    tokens,
-                    rows.as_ptr().cast(),
-                    rows.as_ptr().cast(),
-                    key.as_mut_ptr().cast(),
-                    value.as_mut_ptr().cast(),
-                    cap,
-                    &mut new_len,
-                );
-                assert_eq!(new_len == 77, status != MNNKV_OK);
-                assert!(status == MNNKV_OK || key.iter().chain(&value).all(|x| *x == 7));
-                status
-            }) > 3
-        );
-        mnnkv_compressor_destroy(file);
-    }
-}
-
 /// On failure no byte of any cache and no kv_len has changed.
 #[test]
 fn caches_are_compressed_or_left() {

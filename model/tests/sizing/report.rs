@@ -33,22 +33,11 @@ fn a_report_has_what_was_asked() {
     assert_eq!(long.rank.after_lossless, evicted - 2 * 34_728 * 2048 + 2 * 56_898_356);
     assert_eq!(long.all_ranks.raw, 2 * long.rank.raw);
     assert_eq!(long.all_ranks.peak, 2 * long.rank.peak);
-    assert_eq!(long.alone.h2o, Some(evicted));
 
     let (without, with) = (report.longest_without_savings.unwrap(), report.longest.unwrap());
     assert_eq!(without.tokens, (8 << 30) / (32 * token));
     assert!(with.tokens > 2 * without.tokens, "{with:?}");
     notes_say(&report.notes, &["more than the 8192 tokens", "budget"]);
-}
-
-#[test]
-fn lossless_alone_is_for_the_layers_that_it_would_be_with_eviction() {
-    let lossless = Lossless { ratio: 2.0, front_layers: 0, h2o_layers: true, hot_tokens: 0 };
-    let h2o = H2o { first_layer: 30, ..H2o::new(3.5) };
-    let savings = Savings { h2o: Some(h2o), lossless: Some(lossless) };
-    let request = Request { savings, contexts: vec![7000], ..request() };
-    let report = SizeReport::new(&model("llama-3-8b"), &request).unwrap();
-    assert_eq!(report.totals[0].alone.lossless, Some((30 * 7000 + 2 * 3500) * 2048));
 }
 
 #[test]
@@ -84,7 +73,6 @@ fn json_has_the_fields_by_their_names() {
     assert_eq!(json["savings"]["lossless"]["hot_tokens"], 272);
     assert_eq!(json["totals"][1]["context"], 35_000);
     assert_eq!(json["totals"][1]["rank"]["raw"], 35_000 * 12 * 1024);
-    assert!(json["totals"][1]["alone"]["h2o"].as_u64() < json["totals"][1]["rank"]["raw"].as_u64());
     assert!(json["notes"].as_array().unwrap().len() > 2);
     assert_eq!(json.get("longest"), None);
 

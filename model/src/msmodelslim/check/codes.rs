@@ -1,6 +1,6 @@
 //! Checks of weight codes, and of tensors that depend on them.
 
-use super::{Checker, WINDOW, some};
+use super::{Checker, some};
 use crate::msmodelslim::files::Located;
 use crate::msmodelslim::finding::{FindingKind, Severity};
 use crate::msmodelslim::layers::QuantizedLinear;
@@ -82,17 +82,11 @@ impl Checker<'_> {
     }
 
     /// Whether a tensor is missing or all zeros.
-    fn is_zero(&mut self, name: Name<'_>) -> Result<bool> {
+    fn is_zero(&self, name: Name<'_>) -> Result<bool> {
         let Some(located) = self.whole(name) else { return Ok(true) };
-        let mut zero = true;
-        self.scan(
-            located,
-            |l, begin, count| l.floats(begin, count),
-            |_, piece| {
-                zero &= piece.iter().all(|x| *x == 0.0);
-            },
-        )?;
-        Ok(zero)
+        // What cannot be read is reported already.
+        let all = some(located.floats(0, located.tensor.elements()))?;
+        Ok(all.is_none_or(|all| all.iter().all(|x| *x == 0.0)))
     }
 
     /// deq_scale = input_scale * weight_scale, if all three exist.
@@ -104,28 +98,19 @@ impl Checker<'_> {
         ) else {
             return Ok(());
         };
-        let input = input.floats(0, 1)?[0];
-        let (elements, scales) = (deq.tensor.elements(), weight.tensor.elements());
-        if scales != elements && scales != 1 && elements != 1 {
+        let (products, scales) = (unpacked(&deq)?, weight.floats(0, weight.tensor.elements())?);
+        if scales.len() != products.len() && scales.len() != 1 && products.len() != 1 {
             return Ok(());
         }
-        let mut begin = 0;
-        while begin < elements {
-            let count = WINDOW.min(elements - begin);
-            let products = unpacked(&deq, begin, count)?;
-            let scales = if scales == 1 { weight.floats(0, 1)? } else { weight.floats(begin, count)? };
-            for (i, found) in products.iter().enumerate() {
-                let expected = input * scales[i.min(scales.len() - 1)];
-                if (found - expected).abs() > PRODUCT_TOLERANCE * expected.abs() {
-                    let text = format_args!(
-                        "tensor {}: element {} is {found}; input_scale times weight_scale is {expected}",
-                        deq.tensor.name,
-                        begin + i as u64
-                    );
-                    return self.error(deq, FindingKind::ScaleProductMismatch, text);
-                }
+        let input = input.floats(0, 1)?[0];
+        for (i, found) in products.iter().enumerate() {
+            let expected = input * scales[i.min(scales.len() - 1)];
+            if (found - expected).abs() > PRODUCT_TOLERANCE * expected.abs() {
+                let name = &deq.tensor.name;
+                let text =
+                    format_args!("tensor {name}: element {i} is {found}; input_scale times weight_scale is {expected}");
+                return self.error(deq, FindingKind::ScaleProductMismatch, text);
             }
-            begin += count;
         }
         Ok(())
     }
@@ -142,44 +127,34 @@ impl Checker<'_> {
         if self.norms_add {
             return Ok(());
         }
-        let offset = f64::from(offset.floats(0, 1)?[0]);
-        let bias = self.whole(linear.part("bias"));
-        let rows = sums.len() as u64;
-        let deq_of_all = deq.tensor.elements() == 1;
-        let mut begin = 0;
-        while begin < rows {
-            let count = WINDOW.min(rows - begin);
-            let found = quant_bias.i32s(begin, count)?;
-            let scales = if deq_of_all { unpacked(&deq, 0, 1)? } else { unpacked(&deq, begin, count)? };
-            let biases = bias.as_ref().map(|bias| bias.floats(begin, count)).transpose()?;
-            for (i, found) in found.iter().enumerate() {
-                let scale = f64::from(scales[i.min(scales.len() - 1)]);
-                let bias = biases.as_ref().map_or(0.0, |biases| f64::from(biases[i])) / scale;
-                let correction = -(sums[begin as usize + i] as f64) * offset;
-                // Writers compute in f32 and may have rounded bias and scale to 8 bits of mantissa.
-                let slack = 1.0 + bias.abs() / 64.0 + correction.abs() / f64::from(1 << 20);
-                // A scale of NaN or infinity is reported already.
-                if (f64::from(*found) - bias - correction).abs() > slack {
-                    let text = format_args!(
-                        "tensor {}: element {} is {found}; about {:.0} expected for the bias and the input's offset",
-                        quant_bias.tensor.name,
-                        begin + i as u64,
-                        bias + correction
-                    );
-                    return self.warn(quant_bias, FindingKind::QuantBiasMismatch, text);
-                }
+        let (offset, rows) = (f64::from(offset.floats(0, 1)?[0]), sums.len() as u64);
+        let (found, scales) = (quant_bias.i32s(0, rows)?, unpacked(&deq)?);
+        let biases = self.whole(linear.part("bias")).map(|bias| bias.floats(0, rows)).transpose()?;
+        for (i, (found, sum)) in found.iter().zip(sums).enumerate() {
+            let scale = f64::from(scales[i.min(scales.len() - 1)]);
+            let bias = biases.as_ref().map_or(0.0, |biases| f64::from(biases[i])) / scale;
+            let correction = -(*sum as f64) * offset;
+            // Writers compute in f32 and may have rounded bias and scale to 8 bits of mantissa.
+            let slack = 1.0 + bias.abs() / 64.0 + correction.abs() / f64::from(1 << 20);
+            // A scale of NaN or infinity is reported already.
+            if (f64::from(*found) - bias - correction).abs() > slack {
+                let (name, expected) = (&quant_bias.tensor.name, bias + correction);
+                let text = format_args!(
+                    "tensor {name}: element {i} is {found}; about {expected:.0} expected for the bias and the input's offset"
+                );
+                return self.fault(quant_bias, Severity::Warning, FindingKind::QuantBiasMismatch, text);
             }
-            begin += count;
         }
         Ok(())
     }
 }
 
-/// Elements of deq_scale; unknown forms are NaN.
-fn unpacked(deq: &Located<'_>, begin: u64, count: u64) -> Result<Vec<f32>> {
+/// All elements of deq_scale; unknown forms are NaN.
+fn unpacked(deq: &Located<'_>) -> Result<Vec<f32>> {
+    let count = deq.tensor.elements();
     if deq.tensor.dtype != FileDtype::I64 {
-        return deq.floats(begin, count);
+        return deq.floats(0, count);
     }
-    let packed = deq.i64s(begin, count)?;
+    let packed = deq.i64s(0, count)?;
     memory::collect(packed.iter().map(|bits| PackedScale::unpack(*bits).number().unwrap_or(f32::NAN)))
 }

@@ -103,10 +103,13 @@ impl Inspector<'_> {
         let unsupported = self.kv_declaration(config, !names.is_empty())?;
         layers.sort_unstable_by(|a, b| (a.layer, &a.prefix).cmp(&(b.layer, &b.prefix)));
         for layer in &mut layers {
+            self.error = layer.error.take();
             if let Some(error) = &unsupported {
-                keep(&mut layer.error, || Error::kept(error.status(), format_args!("{}", error.message())))?;
+                keep(&mut self.error, || Error::kept(error.status(), format_args!("{}", error.message())))?;
             }
-            self.kv_layer(layer, config)?;
+            self.kv_side(&layer.prefix, &mut layer.key, "k_proj", config)?;
+            self.kv_side(&layer.prefix, &mut layer.value, "v_proj", config)?;
+            layer.error = self.error.take();
         }
         Ok(layers)
     }
@@ -167,36 +170,20 @@ impl Inspector<'_> {
         heads.zip(dim).and_then(|(heads, dim)| heads.checked_mul(dim)).or_else(rows)
     }
 
-    fn kv_layer(&mut self, layer: &mut KvLayer, config: &AttentionConfig) -> Result<()> {
-        let KvLayer { prefix, key, value, error, .. } = layer;
-        for (side, parts) in [
-            (key, ["k_proj.weight", "k_proj.kv_cache_scale", "k_proj.kv_cache_offset"]),
-            (value, ["v_proj.weight", "v_proj.kv_cache_scale", "v_proj.kv_cache_offset"]),
-        ] {
-            self.kv_side(prefix, side, parts, config, error)?;
-        }
-        Ok(())
-    }
-
-    fn kv_side(
-        &mut self,
-        prefix: &str,
-        side: &mut KvSide,
-        [weight, scale, offset]: [&str; 3],
-        config: &AttentionConfig,
-        error: &mut Option<Error>,
-    ) -> Result<()> {
-        let expected = self.channels(prefix, weight, config);
-        let (scale_name, offset_name) = (Name::of(prefix, scale), Name::of(prefix, offset));
+    fn kv_side(&mut self, prefix: &str, side: &mut KvSide, linear: &str, config: &AttentionConfig) -> Result<()> {
+        let part = |part: &str| memory::format(format_args!("{linear}.{part}"));
+        let [weight, scale, offset] = [part("weight")?, part("kv_cache_scale")?, part("kv_cache_offset")?];
+        let expected = self.channels(prefix, &weight, config);
+        let (scale_name, offset_name) = (Name::of(prefix, &scale), Name::of(prefix, &offset));
         let file = self.description.file.as_str();
         if side.scale.is_empty() {
             if self.blind || self.lost.contains(scale_name) {
                 let text = format_args!("there is no tensor {scale_name}");
-                return keep(error, || Error::kept(FindingKind::MissingTensor.status(), text));
+                return keep(&mut self.error, || Error::kept(FindingKind::MissingTensor.status(), text));
             }
             let text = format_args!("{prefix} has KV scales or offsets, and no tensor {scale_name}");
             let finding = self.findings.error(FindingKind::KvIncomplete, scale_name, file, text)?;
-            return keep(error, || finding.kept_error());
+            return keep(&mut self.error, || finding.kept_error());
         }
         if side.offset.is_none() && !self.blind && !self.lost.contains(offset_name) {
             let text = format_args!("{prefix} has no tensor {offset_name}; zeros are taken");
@@ -206,14 +193,14 @@ impl Inspector<'_> {
         side.channels = usize::try_from(scale.tensor.elements()).unwrap_or(0);
         let offset = side.offset.as_ref().and_then(|offset| self.files.get(offset));
         for part in [Some(scale), offset].into_iter().flatten() {
-            self.expect_dtype(part, FLOATS, error)?;
+            self.expect_dtype(part, FLOATS)?;
             let elements = part.tensor.elements();
             let fits = expected.is_none_or(|expected| elements == expected || elements == 1);
             if part.tensor.shape.len() > 2 || elements == 0 || !fits {
-                self.wrong_shape(part, Channels(expected), error)?;
+                self.wrong_shape(part, Channels(expected))?;
             } else if elements != scale.tensor.elements() {
                 let expected = format_args!("{:?} as {} has", scale.tensor.shape, scale.tensor.name);
-                self.wrong_shape(part, expected, error)?;
+                self.wrong_shape(part, expected)?;
             }
         }
         Ok(())

@@ -81,13 +81,13 @@ impl Inspector<'_> {
             by_weight_scale: tag.needs_weight_scale() || self.files.get(Name::of(base, "weight_scale")).is_some(),
             error: None,
         };
-        let mut error = None;
-        let weight = self.part(base, "weight", Need::Must, &mut error)?;
+        self.error = None;
+        let weight = self.part(base, "weight", Need::Must)?;
         if let Some(weight) = weight {
             match matrix(&weight.tensor.shape) {
                 Some(size) => (linear.n, linear.k) = size,
                 None if tag == Tag::Float => return self.other_float(weight, tag).map(|()| None),
-                None if tag.is_int8() => self.wrong_shape(weight, "[n, k], both at least 1,", &mut error)?,
+                None if tag.is_int8() => self.wrong_shape(weight, "[n, k], both at least 1,")?,
                 None => {}
             }
         }
@@ -95,115 +95,105 @@ impl Inspector<'_> {
             Tag::Float => {
                 if let Some(weight) = weight.filter(|weight| !weight.tensor.dtype.is_float()) {
                     if self.is_codes(weight.tensor.dtype, tag) {
-                        self.expect_dtype(weight, FLOATS, &mut error)?;
+                        self.expect_dtype(weight, FLOATS)?;
                     } else {
                         return Ok(None);
                     }
                 }
             }
-            _ if tag.is_int8() => self.quantised(&mut linear, weight, &mut error)?,
+            _ if tag.is_int8() => self.quantised(&mut linear, weight)?,
             _ => {
                 let text = format_args!("{base} has the type {}, which this library does not read", tag.word());
                 self.findings.warn(FindingKind::UnsupportedQuantType, weight_name, &self.description.file, text)?;
-                error = Some(Error::kept(Status::Unsupported, text)?);
+                self.error = Some(Error::kept(Status::Unsupported, text)?);
             }
         }
-        linear.error = error;
+        linear.error = self.error.take();
         Ok(Some(linear))
     }
 
     /// An unquantised weight of another rank: no linear, but it may contain codes.
     fn other_float(&mut self, weight: Located<'_>, tag: Tag) -> Result<()> {
         match self.is_codes(weight.tensor.dtype, tag) {
-            true => self.expect_dtype(weight, FLOATS, &mut None),
+            true => self.expect_dtype(weight, FLOATS),
             false => Ok(()),
         }
     }
 
-    fn quantised(
-        &mut self,
-        linear: &mut QuantizedLinear,
-        weight: Option<Located<'_>>,
-        error: &mut Option<Error>,
-    ) -> Result<()> {
+    fn quantised(&mut self, linear: &mut QuantizedLinear, weight: Option<Located<'_>>) -> Result<()> {
         if let Some(weight) = weight {
-            self.expect_dtype(weight, &[FileDtype::I8], error)?;
+            self.expect_dtype(weight, &[FileDtype::I8])?;
         }
         // Only a weight of two dimensions has shapes to compare.
         let size = (linear.n > 0).then_some((linear.n as u64, linear.k as u64));
         if linear.tag.needs_weight_scale() || linear.by_weight_scale {
             let (must, should) =
                 if linear.tag.needs_weight_scale() { (Need::Must, Need::Should) } else { (Need::May, Need::May) };
-            let scale = self.part(&linear.name, "weight_scale", must, error)?;
-            let offset = self.part(&linear.name, "weight_offset", should, error)?;
+            let scale = self.part(&linear.name, "weight_scale", must)?;
+            let offset = self.part(&linear.name, "weight_offset", should)?;
             for part in scale.into_iter().chain(offset) {
-                self.expect_dtype(part, FLOATS, error)?;
+                self.expect_dtype(part, FLOATS)?;
             }
             if let (Some(scale), Some(size)) = (scale, size) {
                 let found = granularity(&scale.tensor.shape, size);
                 match found {
                     Some(granularity) => linear.granularity = granularity,
-                    None => self.wrong_shape(scale, Allowed(size), error)?,
+                    None => self.wrong_shape(scale, Allowed(size))?,
                 }
                 if let Some(offset) = offset {
                     let of_offset = granularity(&offset.tensor.shape, size);
                     if of_offset.is_none() {
-                        self.wrong_shape(offset, Allowed(size), error)?;
+                        self.wrong_shape(offset, Allowed(size))?;
                     } else if found.is_some() && of_offset != found {
                         let expected = format_args!("weight_scale's {:?}", scale.tensor.shape);
-                        self.wrong_shape(offset, expected, error)?;
+                        self.wrong_shape(offset, expected)?;
                     }
                 }
             }
         }
         if linear.tag.has_static_input() {
-            self.static_input(linear, size, error)?;
+            self.static_input(linear, size)?;
         }
-        if let Some(bias) = self.part(&linear.name, "bias", Need::May, error)? {
-            self.expect_dtype(bias, FLOATS, error)?;
-            self.expect_rows(bias, size, error)?;
+        if let Some(bias) = self.part(&linear.name, "bias", Need::May)? {
+            self.expect_dtype(bias, FLOATS)?;
+            self.expect_rows(bias, size)?;
         }
         Ok(())
     }
 
     /// Checks for one element per row.
-    fn expect_rows(&mut self, located: Located<'_>, size: Option<(u64, u64)>, error: &mut Option<Error>) -> Result<()> {
+    fn expect_rows(&mut self, located: Located<'_>, size: Option<(u64, u64)>) -> Result<()> {
         match size {
-            Some((n, _)) if located.tensor.elements() != n => self.wrong_shape(located, format_args!("[{n}]"), error),
+            Some((n, _)) if located.tensor.elements() != n => self.wrong_shape(located, format_args!("[{n}]")),
             _ => Ok(()),
         }
     }
 
     /// The parameters of inputs, and of the conversion of sums.
-    fn static_input(
-        &mut self,
-        linear: &mut QuantizedLinear,
-        size: Option<(u64, u64)>,
-        error: &mut Option<Error>,
-    ) -> Result<()> {
+    fn static_input(&mut self, linear: &mut QuantizedLinear, size: Option<(u64, u64)>) -> Result<()> {
         for part in ["input_scale", "input_offset"] {
-            if let Some(part) = self.part(&linear.name, part, Need::Must, error)? {
-                self.expect_dtype(part, FLOATS, error)?;
+            if let Some(part) = self.part(&linear.name, part, Need::Must)? {
+                self.expect_dtype(part, FLOATS)?;
                 if part.tensor.elements() != 1 {
-                    self.wrong_shape(part, "[1]", error)?;
+                    self.wrong_shape(part, "[1]")?;
                 }
             }
         }
-        if let Some(deq) = self.part(&linear.name, "deq_scale", Need::Must, error)? {
-            self.expect_dtype(deq, &[FileDtype::I64, FileDtype::F32], error)?;
+        if let Some(deq) = self.part(&linear.name, "deq_scale", Need::Must)? {
+            self.expect_dtype(deq, &[FileDtype::I64, FileDtype::F32])?;
             if let Some(size) = size {
                 match granularity(&deq.tensor.shape, size) {
                     Some(Granularity::Group(_)) | None => {
-                        self.wrong_shape(deq, format_args!("[{}] or [1]", linear.n), error)?;
+                        self.wrong_shape(deq, format_args!("[{}] or [1]", linear.n))?;
                     }
                     Some(granularity) if !linear.by_weight_scale => linear.granularity = granularity,
                     Some(_) => {}
                 }
             }
         }
-        if let Some(bias) = self.part(&linear.name, "quant_bias", Need::Must, error)? {
-            self.expect_dtype(bias, &[FileDtype::I32], error)?;
-            self.expect_rows(bias, size, error)?;
+        if let Some(bias) = self.part(&linear.name, "quant_bias", Need::Must)? {
+            self.expect_dtype(bias, &[FileDtype::I32])?;
+            self.expect_rows(bias, size)?;
         }
         Ok(())
     }

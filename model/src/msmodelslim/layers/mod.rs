@@ -39,6 +39,7 @@ pub(super) fn resolve(survey: &Survey, findings: &mut Findings) -> Result<Layers
         lost: &survey.lost,
         blind: survey.blind,
         findings,
+        error: None,
     };
     if inspector.described {
         inspector.compare_names()?;
@@ -66,6 +67,8 @@ struct Inspector<'a> {
     lost: &'a NameSet,
     blind: bool,
     findings: &'a mut Findings,
+    /// The first fault of the layer at hand, which is unusable then.
+    error: Option<Error>,
 }
 
 /// Whether a layer requires a tensor.
@@ -78,8 +81,8 @@ enum Need {
 }
 
 impl<'a> Inspector<'a> {
-    /// A tensor of a layer. `error` is set if the layer is unusable without it.
-    fn part(&mut self, layer: &str, part: &str, need: Need, error: &mut Option<Error>) -> Result<Option<Located<'a>>> {
+    /// A tensor of a layer.
+    fn part(&mut self, layer: &str, part: &str, need: Need) -> Result<Option<Located<'a>>> {
         let name = Name::of(layer, part);
         let found = self.files.get(name);
         // Described tensors, and those of lost files, are reported already.
@@ -88,10 +91,10 @@ impl<'a> Inspector<'a> {
         let file = self.description.file.as_str();
         match need {
             _ if found.is_some() => {}
-            Need::Must if reported => keep(error, || Error::kept(FindingKind::MissingTensor.status(), text))?,
+            Need::Must if reported => keep(&mut self.error, || Error::kept(FindingKind::MissingTensor.status(), text))?,
             Need::Must => {
                 let finding = self.findings.error(FindingKind::IncompleteLayer, name, file, text)?;
-                keep(error, || finding.kept_error())?;
+                keep(&mut self.error, || finding.kept_error())?;
             }
             Need::Should if !reported => {
                 let text = format_args!("{text}; zeros are taken");
@@ -103,41 +106,26 @@ impl<'a> Inspector<'a> {
     }
 
     /// Checks the type of a tensor.
-    fn expect_dtype(&mut self, located: Located<'_>, allowed: &[FileDtype], error: &mut Option<Error>) -> Result<()> {
+    fn expect_dtype(&mut self, located: Located<'_>, allowed: &[FileDtype]) -> Result<()> {
         let tensor = located.tensor;
         if allowed.contains(&tensor.dtype) {
             return Ok(());
         }
         let names = memory::collect(allowed.iter().map(|dtype| dtype.name()))?;
         let (name, dtype, allowed) = (&tensor.name, tensor.dtype.name(), Joined(&names, " or "));
-        self.fault(
-            located,
-            FindingKind::DtypeMismatch,
-            format_args!("tensor {name} is {dtype}; {allowed} expected"),
-            error,
-        )
+        let text = format_args!("tensor {name} is {dtype}; {allowed} expected");
+        self.fault(located, FindingKind::DtypeMismatch, text)
     }
 
-    fn wrong_shape(
-        &mut self,
-        located: Located<'_>,
-        expected: impl fmt::Display,
-        error: &mut Option<Error>,
-    ) -> Result<()> {
+    fn wrong_shape(&mut self, located: Located<'_>, expected: impl fmt::Display) -> Result<()> {
         let (name, shape) = (&located.tensor.name, &located.tensor.shape);
         let text = format_args!("tensor {name} has shape {shape:?}; {expected} expected");
-        self.fault(located, FindingKind::ShapeMismatch, text, error)
+        self.fault(located, FindingKind::ShapeMismatch, text)
     }
 
-    fn fault(
-        &mut self,
-        located: Located<'_>,
-        kind: FindingKind,
-        text: fmt::Arguments<'_>,
-        error: &mut Option<Error>,
-    ) -> Result<()> {
+    fn fault(&mut self, located: Located<'_>, kind: FindingKind, text: fmt::Arguments<'_>) -> Result<()> {
         let finding = self.findings.error(kind, &located.tensor.name, &located.file.name, text)?;
-        keep(error, || finding.kept_error())
+        keep(&mut self.error, || finding.kept_error())
     }
 }
 

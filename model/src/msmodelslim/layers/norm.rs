@@ -30,15 +30,15 @@ impl Inspector<'_> {
     }
 
     fn norm(&mut self, name: &str) -> Result<Norm> {
-        let mut error = None;
-        let mut part = |part| self.part(name, part, Need::May, &mut error);
+        self.error = None;
+        let mut part = |part| self.part(name, part, Need::May);
         let (plain, bias) = (part("weight")?, part("bias")?);
         let (module, module_bias) = (part("module.weight")?, part("module.bias")?);
         let len = module.or(plain).map_or(0, |weight| weight.tensor.elements());
         for part in [plain, bias, module, module_bias].into_iter().flatten() {
-            self.expect_dtype(part, FLOATS, &mut error)?;
+            self.expect_dtype(part, FLOATS)?;
             if part.tensor.elements() != len {
-                self.wrong_shape(part, format_args!("[{len}]"), &mut error)?;
+                self.wrong_shape(part, format_args!("[{len}]"))?;
             }
         }
         Ok(Norm {
@@ -47,7 +47,7 @@ impl Inspector<'_> {
             bias: bias.is_some(),
             smoothed: module.is_some(),
             plain: plain.is_some(),
-            error,
+            error: self.error.take(),
         })
     }
 }
