@@ -192,7 +192,7 @@ TEST(BadMsmodelslimInput, ReadersRefuseAndWriteNothing) {
             {bad, "module is NULL", kv(nullptr, 0, to, other)},
             {bad, "scale", kv(module, 0, nullptr, other)},
             {bad, "overlap", kv(module, 0, to, to + 7)},
-            {MNNKV_NOT_FOUND, "no KV scales of \"model\"", kv("model", 0, to, other)},
+            {MNNKV_NOT_FOUND, "no layer with KV scales \"model\"", kv("model", 0, to, other)},
             {bad, "quantized", norm(layer_norm, 2, to, len.get())},
             {bad, "weight", norm(layer_norm, 0, nullptr, len.get())},
             {bad, "len", norm(layer_norm, 0, to, nullptr)},

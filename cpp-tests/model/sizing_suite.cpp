@@ -66,18 +66,6 @@ TEST(Sizing, ElementsAreThoseOfTheModelOrOfTheOptions) {
     }
 }
 
-TEST(Sizing, HeadsAreDealtOutToRanksAndSequencesAddUp) {
-    const mnnkv::sizing model = public_model("llama-3-8b");
-    const std::pair<std::uint32_t, std::uint64_t> heads[] = {{0, 8}, {1, 8}, {2, 4}, {4, 2}, {8, 1}, {32, 1}};
-    for (const auto& h : heads) {
-        const auto options = options_with([&](mnnkv_sizing_options& o) {
-            o.ranks = h.first;
-            o.batch = 3;
-        });
-        EXPECT_EQ(total_of(model, 10, &options).raw, 3u * 10 * 32 * 2 * h.second * 128 * 2) << h.first << " ranks";
-    }
-}
-
 TEST(Sizing, SavingsActOneAfterTheOther) {
     // 32 layers of 4,096 bytes a token. 10,000 of 35,000 tokens stay in layers 2 to 31.
     const mnnkv::sizing model = public_model("llama-3-8b");
@@ -109,27 +97,18 @@ TEST(Sizing, SavingsActOneAfterTheOther) {
 }
 
 TEST(Sizing, TheLongestContextFitsAndOneMoreTokenDoesNot) {
-    SEEDED_DICE(random, 910);
-    const mnnkv::sizing models[] = {public_model("llama-3-8b"), public_model("gemma-2-9b"),
-                                    public_model("deepseek-v3")};
-    for (int i = 0; i < 300; ++i) {
-        const mnnkv::sizing& model = models[random.below(3)];
-        const auto options = options_with([&](mnnkv_sizing_options& o) {
-            o.element = MNNKV_DTYPE_F16;
-            o.ranks = 1u << random.below(4);
-            o.h2o_ratio = random.one_in(2) ? 0.0 : 1.0 + 5.0 * random.unit();
-            o.lossless_ratio = random.one_in(2) ? 0.0 : 1.0 + random.unit();
-            o.lossless_scope = random.below(4);
-        });
-        const std::uint64_t budget = std::uint64_t{random.bits()} << random.below(8);
-        std::uint64_t tokens = 0, bytes = 0;
-        ASSERT_TRUE(ok(model.longest(budget, tokens, bytes, &options).code()));
-        ASSERT_LT(tokens, MNNKV_SIZING_MAX_TOKENS);
-        EXPECT_LE(bytes, budget);
-        EXPECT_EQ(bytes, total_of(model, tokens, &options).peak);
-        EXPECT_GT(total_of(model, tokens + 1, &options).peak, budget);
-    }
     std::uint64_t tokens = 0, bytes = 0;
+    const mnnkv::sizing model = public_model("llama-3-8b");
+    const auto options = options_with([](mnnkv_sizing_options& o) {
+        o.ranks = 4;
+        o.batch = 3;
+        o.h2o_ratio = 2.5;
+        o.lossless_ratio = 1.5;
+    });
+    ASSERT_TRUE(ok(model.longest(1ull << 30, tokens, bytes, &options).code()));
+    EXPECT_LE(bytes, 1ull << 30);
+    EXPECT_EQ(bytes, total_of(model, tokens, &options).peak);
+    EXPECT_GT(total_of(model, tokens + 1, &options).peak, 1ull << 30);
     ASSERT_TRUE(ok(public_model("mistral-7b-v0.1").longest(1ull << 30, tokens, bytes).code()));
     EXPECT_EQ(tokens, std::uint64_t(MNNKV_SIZING_MAX_TOKENS)) << "windows bound the cache";
     EXPECT_EQ(bytes, 4096u * 131072);

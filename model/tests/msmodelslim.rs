@@ -38,10 +38,9 @@ fn folders(path: &Path) -> Vec<PathBuf> {
 
 /// All rows of a linear, by its name.
 fn numbers(model: &Model, name: &str) -> Vec<f32> {
-    let index = model.find_linear(name).unwrap();
-    let linear = model.linear(index).unwrap();
+    let linear = model.linear(name).unwrap();
     let mut bytes = vec![0; linear.n * linear.k * 4];
-    model.dequantize(index, 0..linear.n, Dtype::F32, &mut bytes).unwrap();
+    model.dequantize(linear, 0..linear.n, Dtype::F32, &mut bytes).unwrap();
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 

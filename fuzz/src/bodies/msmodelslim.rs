@@ -39,19 +39,19 @@ fn read(folder: &MemoryFolder) {
     let report = check_folder(folder).unwrap();
     assert!(report.json().unwrap().starts_with('{'));
     if let Ok(model) = Model::open_folder(folder) {
-        for (index, linear) in model.linears().iter().enumerate() {
+        for linear in model.linears() {
             let rows = linear.n.min(4);
             // A tensor without rows may have any number of columns.
             if let Some(bytes) = linear.k.checked_mul(4 * rows).filter(|bytes| *bytes < 1 << 16) {
-                let _ = model.dequantize(index, 0..rows, Dtype::F32, &mut vec![0; bytes]);
-                let _ = model.linear_w8a8(index, 0..rows, &vec![1.0; linear.k], 1, &mut vec![0.0; rows]);
+                let _ = model.dequantize(linear, 0..rows, Dtype::F32, &mut vec![0; bytes]);
+                let _ = model.linear_w8a8(linear, 0..rows, &vec![1.0; linear.k], 1, &mut vec![0.0; rows]);
             }
         }
-        for index in 0..model.norms().len() {
-            let _ = model.norm(index, NormUse::Quantized);
+        for norm in model.norms() {
+            let _ = model.norm_parameters(norm, NormUse::Quantized);
         }
-        for index in 0..model.kv_layers().len() {
-            let _ = model.kv_scales(index);
+        for layer in model.kv_layers() {
+            let _ = model.kv_scales(layer);
         }
     }
 }

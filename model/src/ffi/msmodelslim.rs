@@ -119,7 +119,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
     unsafe {
         with(model, |model| {
             let info = SizedOut::new(info, "info")?;
-            let linear = model.linear(named(model, linear)?)?;
+            let linear = model.linear(pointer::text(linear, "linear")?)?;
             info.set(&mnnkv_msmodelslim_linear_info {
                 struct_size: size_of::<mnnkv_msmodelslim_linear_info>() as u32,
                 int8_inputs: linear.tag.has_static_input().into(),
@@ -129,15 +129,6 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
             Ok(())
         })
     }
-}
-
-/// The number of the linear with a name from C.
-///
-/// # Safety
-/// As [`pointer::text`].
-unsafe fn named(model: &Model, linear: *const c_char) -> Result<usize> {
-    // SAFETY: passed on.
-    model.find_linear(unsafe { pointer::text(linear, "linear") }?)
 }
 
 /// Writes rows row_begin .. row_begin + rows of a linear's weight as rows * k numbers of dtype (MNNKV_DTYPE_F16, BF16
@@ -167,14 +158,14 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_dequantize(
     unsafe {
         with(model, |model| {
             let out = pointer::output_bytes(out, out_bytes, "out")?;
-            let linear = named(model, linear)?;
+            let linear = model.linear(pointer::text(linear, "linear")?)?;
             let rows = range(row_begin, rows)?;
             let dtype = Dtype::float_from_code(dtype, "dtype")?;
-            let needed = rows.len().saturating_mul(model.linear(linear)?.k).saturating_mul(dtype.bytes());
+            let needed = rows.len().saturating_mul(linear.k).saturating_mul(dtype.bytes());
             // Rows out of range are refused before the size of the buffer is checked.
             let out = match out.get_mut(..needed) {
                 Some(out) => out,
-                None if rows.end > model.linear(linear)?.n => &mut [],
+                None if rows.end > linear.n => &mut [],
                 None => return Err(Error::too_small("out_bytes (out)", out_bytes, needed)),
             };
             model.dequantize(linear, rows, dtype, out)
@@ -216,17 +207,16 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
     // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
-            let linear = named(model, linear)?;
+            let linear = model.linear(pointer::text(linear, "linear")?)?;
             let rows = range(row_begin, rows)?;
-            let k = model.linear(linear)?.k;
-            let inputs = tokens.saturating_mul(k);
+            let inputs = tokens.saturating_mul(linear.k);
             let bytes = |floats: usize| floats.saturating_mul(size_of::<f32>());
             pointer::disjoint((x.cast(), bytes(inputs), "x"), (y.cast(), bytes(y_cap), "y"))?;
             let (x, y) = (pointer::input(x, inputs, "x")?, pointer::output(y, y_cap, "y")?);
             let needed = tokens.saturating_mul(rows.len());
             let y = match y.get_mut(..needed) {
                 Some(y) => y,
-                None if rows.end > model.linear(linear)?.n => &mut [],
+                None if rows.end > linear.n => &mut [],
                 None => return Err(Error::too_small("y_cap (y)", y_cap, needed)),
             };
             model.linear_w8a8(linear, rows, x, tokens, y)
@@ -260,9 +250,9 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
                 1 => NormUse::Quantized,
                 _ => bail!(InvalidArgument, "quantized is {quantized}; 0 or 1 expected"),
             };
-            let norm = model.find_norm(pointer::text(norm, "norm")?)?;
+            let norm = model.norm(pointer::text(norm, "norm")?)?;
             let to = FloatPair::new((weight, "weight"), (bias, "bias"), cap, len)?;
-            let found = model.norm(norm, usage)?;
+            let found = model.norm_parameters(norm, usage)?;
             to.set(&found.weight, &found.bias)
         })
     }
@@ -294,7 +284,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_kv_scales(
             if values > 1 {
                 bail!(InvalidArgument, "values is {values}; 0 (keys) or 1 (values) expected");
             }
-            let layer = model.find_kv_layer(pointer::text(module, "module")?)?;
+            let layer = model.kv_layer(pointer::text(module, "module")?)?;
             let to = FloatPair::new((scale, "scale"), (offset, "offset"), cap, len)?;
             let found = model.kv_scales(layer)?;
             match values {

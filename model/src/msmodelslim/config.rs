@@ -4,18 +4,10 @@ use mnnkv::json::Json;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
-/// The reference numbers for shapes, if config.json has them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AttentionCounts {
-    /// KV heads.
-    pub kv_heads: Option<u64>,
-    /// Elements of a head.
-    pub head_dim: Option<u64>,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct AttentionConfig {
-    pub(super) shape: AttentionCounts,
+    /// KV heads times elements of a head.
+    pub(super) channels: Option<u64>,
     /// `quantize`, which names the files of the older generation.
     pub(super) quantize: Option<String>,
     /// `quantization_config.kv_quant_type`, which enables the KV scales in one reader.
@@ -29,12 +21,13 @@ impl AttentionConfig {
         let part = text_part.unwrap_or(json);
         let count = |key: &str| part.get(key).and_then(Json::count).filter(|n| *n > 0);
         let heads = count("num_attention_heads");
-        let head_dim = || count("hidden_size")?.checked_div(heads?);
+        let divided = || count("hidden_size")?.checked_div(heads?);
+        let head_dim = count("head_dim").or(count("kv_channels")).or_else(divided);
         let quantization = json.get("quantization_config");
         let kv_heads = count("num_key_value_heads").or(count("multi_query_group_num")).or(heads);
         let word = |word: Option<&Json>| word.and_then(Json::text).map(memory::text).transpose();
         Ok(AttentionConfig {
-            shape: AttentionCounts { kv_heads, head_dim: count("head_dim").or(count("kv_channels")).or_else(head_dim) },
+            channels: head_dim.zip(kv_heads).and_then(|(dim, heads)| heads.checked_mul(dim)),
             quantize: word(json.get("quantize"))?,
             kv_quant_type: word(quantization.and_then(|q| q.get("kv_quant_type")))?,
         })

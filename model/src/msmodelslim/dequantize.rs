@@ -34,8 +34,7 @@ impl Model {
     /// bytes of these rows in the file, and a row. Nothing is written on failure. INVALID_ARGUMENT: if the rows do not
     /// exist or `out` has another size. UNSUPPORTED: if the tag is another one. CORRUPT: if tensors contradict each
     /// other or a scale is not positive. IO: if the file cannot be read.
-    pub fn dequantize(&self, linear: usize, rows: Range<usize>, dtype: Dtype, out: &mut [u8]) -> Result<()> {
-        let linear = self.linear(linear)?;
+    pub fn dequantize(&self, linear: &QuantizedLinear, rows: Range<usize>, dtype: Dtype, out: &mut [u8]) -> Result<()> {
         linear.usable()?;
         check_rows(linear, &rows)?;
         if dtype == Dtype::Int8 {
@@ -44,14 +43,8 @@ impl Model {
         let elements = rows.len().checked_mul(linear.k);
         let bytes = elements.and_then(|elements| elements.checked_mul(dtype.bytes()));
         if bytes != Some(out.len()) {
-            bail!(
-                InvalidArgument,
-                "{} rows of {} {} elements do not fill {} bytes",
-                rows.len(),
-                linear.k,
-                dtype.name(),
-                out.len()
-            );
+            let (rows, k, dtype, bytes) = (rows.len(), linear.k, dtype.name(), out.len());
+            bail!(InvalidArgument, "{rows} rows of {k} {dtype} elements do not fill {bytes} bytes");
         }
         if out.is_empty() {
             return Ok(());
@@ -145,18 +138,8 @@ impl Model {
         positive(name, begin, memory::try_collect(scales)?)
     }
 
-    /// The layer with this number in [`Model::kv_layers`].
-    pub fn kv_layer(&self, index: usize) -> Result<&KvLayer> {
-        let all = self.kv_layers();
-        match all.get(index) {
-            Some(layer) => Ok(layer),
-            None => bail!(NotFound, "KV layer is {index}; the directory has {}", all.len()),
-        }
-    }
-
     /// Scales and offsets of a layer's KV cache. Missing offsets are zeros.
-    pub fn kv_scales(&self, index: usize) -> Result<KvScales> {
-        let layer = self.kv_layer(index)?;
+    pub fn kv_scales(&self, layer: &KvLayer) -> Result<KvScales> {
         if let Some(error) = &layer.error {
             return Err(error.clone());
         }
@@ -176,14 +159,8 @@ impl Model {
 
 pub(super) fn check_rows(linear: &QuantizedLinear, rows: &Range<usize>) -> Result<()> {
     if rows.start > rows.end || rows.end > linear.n {
-        bail!(
-            InvalidArgument,
-            "rows {} .. {} of {} are out of range; it has {}",
-            rows.start,
-            rows.end,
-            linear.name,
-            linear.n
-        );
+        let (Range { start, end }, QuantizedLinear { name, n, .. }) = (rows, linear);
+        bail!(InvalidArgument, "rows {start} .. {end} of {name} are out of range; it has {n}");
     }
     Ok(())
 }

@@ -154,7 +154,9 @@ impl Model {
         let dtype = tensor.dtype.native().unwrap_or(Dtype::F32);
         match &tensor.from {
             // The row count of a linear is checked: it fits a usize.
-            From::Linear(number) => self.dequantize(*number, rows.start as usize..rows.end as usize, dtype, out)?,
+            From::Linear(number) => {
+                self.dequantize(&self.linears()[*number], rows.start as usize..rows.end as usize, dtype, out)?
+            }
             From::Floats(place) => narrow(dtype, Endian::Little, &self.files.at(*place).floats(begin, count)?, out),
             From::Bytes(place) => out.copy_from_slice(&self.files.at(*place).bytes(begin, count)?),
         }

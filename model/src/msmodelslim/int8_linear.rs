@@ -1,7 +1,7 @@
 //! W8A8 linears, computed as the hardware does: products of codes as integers, then one multiplication.
 
 use super::dequantize::check_rows;
-use super::layers::Granularity;
+use super::layers::QuantizedLinear;
 use super::model::Model;
 use super::quantize::quantize;
 use mnnkv::status::{Result, bail};
@@ -18,13 +18,12 @@ impl Model {
     /// do not fit, or `x` has NaN. CORRUPT, IO: as [`Model::dequantize`].
     pub fn linear_w8a8(
         &self,
-        linear: usize,
+        linear: &QuantizedLinear,
         rows: Range<usize>,
         x: &[f32],
         tokens: usize,
         y: &mut [f32],
     ) -> Result<()> {
-        let linear = self.linear(linear)?;
         linear.usable()?;
         if !linear.tag.has_static_input() {
             bail!(Unsupported, "{} has the type {}; W8A8, W8A8S or W8A8_MIX expected", linear.name, linear.tag.word());
@@ -46,7 +45,6 @@ impl Model {
         let bias = self.files.need(linear.part("quant_bias"))?.i32s(begin, count)?;
         let of_tensor = self.files.need(linear.part("deq_scale"))?.tensor.elements() == 1;
         let deq = if of_tensor { self.deq_scales(linear, 0, 1)? } else { self.deq_scales(linear, begin, count)? };
-        debug_assert!(linear.granularity != Granularity::None);
         let deq = if of_tensor { memory::filled(deq[0], rows.len())? } else { deq };
         let mut sums = memory::filled(0, y.len())?;
         accumulate(&codes, &weights, linear.k, &bias, &mut sums)?;

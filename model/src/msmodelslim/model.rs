@@ -6,7 +6,6 @@ use super::finding::{CheckReport, FindingKind, Findings, Severity};
 use super::folder::{DiskFolder, Folder};
 use super::layers::{self, KvLayer, Layers, Norm, QuantizedLinear};
 use super::survey::survey;
-use crate::names::Name;
 use mnnkv::json::Quoted;
 use mnnkv::status::{Result, bail};
 use std::path::Path;
@@ -42,37 +41,19 @@ impl Model {
         &self.layers.linears
     }
 
-    /// The linear with this number.
-    pub fn linear(&self, index: usize) -> Result<&QuantizedLinear> {
-        let all = self.linears();
-        match all.get(index) {
-            Some(linear) => Ok(linear),
-            None => bail!(NotFound, "linear is {index}; the directory has {}", all.len()),
-        }
+    /// The linear with this name.
+    pub fn linear(&self, name: &str) -> Result<&QuantizedLinear> {
+        named(self.linears(), "linear", name, |linear| &linear.name)
     }
 
-    /// The number of the linear with this name.
-    pub fn find_linear(&self, name: &str) -> Result<usize> {
-        match Name::from(name).find(self.linears(), |linear| &linear.name) {
-            Some(index) => Ok(index),
-            None => bail!(NotFound, "the directory has no linear {}", Quoted(name)),
-        }
+    /// The norm with this name.
+    pub fn norm(&self, name: &str) -> Result<&Norm> {
+        named(self.norms(), "norm", name, |norm| &norm.name)
     }
 
-    /// The number of the norm with this name.
-    pub fn find_norm(&self, name: &str) -> Result<usize> {
-        match Name::from(name).find(self.norms(), |norm| &norm.name) {
-            Some(index) => Ok(index),
-            None => bail!(NotFound, "the directory has no norm {}", Quoted(name)),
-        }
-    }
-
-    /// The number of the layer with KV scales under this prefix.
-    pub fn find_kv_layer(&self, prefix: &str) -> Result<usize> {
-        match self.kv_layers().iter().position(|layer| layer.prefix == prefix) {
-            Some(index) => Ok(index),
-            None => bail!(NotFound, "the directory has no KV scales of {}", Quoted(prefix)),
-        }
+    /// The layer with KV scales under this prefix.
+    pub fn kv_layer(&self, prefix: &str) -> Result<&KvLayer> {
+        named(self.kv_layers(), "layer with KV scales", prefix, |layer| &layer.prefix)
     }
 
     /// Norms, by name.
@@ -89,6 +70,13 @@ impl Model {
     pub fn bytes(&self) -> u64 {
         let tensors = self.files.files.iter().flat_map(|file| &file.tensors);
         tensors.fold(0, |sum, tensor| sum.saturating_add(tensor.bytes))
+    }
+}
+
+fn named<'a, T>(items: &'a [T], what: &str, name: &str, of: impl Fn(&T) -> &str) -> Result<&'a T> {
+    match items.iter().find(|item| of(item) == name) {
+        Some(item) => Ok(item),
+        None => bail!(NotFound, "the directory has no {what} {}", Quoted(name)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Norms of smoothed models.
 
+use super::layers::Norm;
 use super::model::Model;
 use crate::names::Name;
 use mnnkv::status::{Result, bail};
@@ -30,12 +31,8 @@ impl Model {
     ///
     /// Older files have four tensors for a smoothed norm: `<norm>.module.weight` and `.bias` for quantised linears,
     /// `<norm>.weight` and `.bias` for others. A missing `.module.bias` is zeros. Newer files have one pair. NOT_FOUND:
-    /// if the norm, or its plain pair for float linears, does not exist.
-    pub fn norm(&self, index: usize, usage: NormUse) -> Result<NormParameters> {
-        let all = self.norms();
-        let Some(norm) = all.get(index) else {
-            bail!(NotFound, "norm is {index}; the directory has {}", all.len());
-        };
+    /// if its plain pair for float linears does not exist.
+    pub fn norm_parameters(&self, norm: &Norm, usage: NormUse) -> Result<NormParameters> {
         if let Some(error) = &norm.error {
             return Err(error.clone());
         }

@@ -301,7 +301,7 @@ fn types_of_quantisation_that_are_not_read_are_listed_and_refused_by_name() {
     let folder = directory.folder();
     assert_eq!(lines(&check_folder(&folder).unwrap()), ["warning unsupported_quant_type m.c.weight"]);
     let model = Model::open_folder(&folder).unwrap();
-    let index = model.find_linear("m.c").unwrap();
+    let index = model.linear("m.c").unwrap();
     let error = model.dequantize(index, 0..1, mnnkv::dtype::Dtype::F32, &mut [0; 16]).unwrap_err();
     assert_eq!(error.status(), Status::Unsupported);
     assert!(error.message().contains("W4A8_DYNAMIC"), "{error}");
@@ -462,9 +462,13 @@ fn kv_scales_without_a_config_fit_the_linears() {
 #[test]
 fn kv_scales_of_a_type_that_is_not_read_are_refused() {
     let mut directory = Directory::healthy();
-    assert!(Model::open_folder(&directory.folder()).unwrap().kv_scales(0).is_ok());
+    let scales = |directory: &Directory| {
+        let model = Model::open_folder(&directory.folder()).unwrap();
+        model.kv_scales(&model.kv_layers()[0])
+    };
+    assert!(scales(&directory).is_ok());
     directory.description.insert("kv_cache_type".to_owned(), "C8_MXFP8".into());
-    let error = Model::open_folder(&directory.folder()).unwrap().kv_scales(0).unwrap_err();
+    let error = scales(&directory).unwrap_err();
     assert_eq!(error.status(), Status::Unsupported);
     assert!(error.message().contains("quant_model_description.json: kv_cache_type is \"C8_MXFP8\""), "{error}");
 }

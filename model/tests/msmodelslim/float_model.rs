@@ -35,7 +35,7 @@ fn it_has_weights_and_norms_and_nothing_that_only_a_quantised_model_has() {
 #[test]
 fn weights_are_those_of_dequantize_and_norms_are_rounded_to_the_type() {
     let model = open(&Directory::healthy());
-    let index = model.find_linear("m.b").unwrap();
+    let index = model.linear("m.b").unwrap();
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
         let mut whole = vec![0; 3 * 4 * dtype.bytes()];
         model.dequantize(index, 0..3, dtype, &mut whole).unwrap();

@@ -48,8 +48,7 @@ fn weights_are_dequantised_to_the_bit() {
     for (folder, linear, stem) in expected {
         let model = Model::open(&folder).unwrap();
         let array = array(&stem, ".weight.deq.npy");
-        let index = model.find_linear(&linear).unwrap();
-        let found = model.linear(index).unwrap();
+        let found = model.linear(&linear).unwrap();
         assert_eq!([found.n, found.k], *array.shape);
         assert_eq!(bits(&numbers(&model, &linear)), bits(&f32s(&array)), "{}: {linear}", folder.display());
     }
@@ -61,8 +60,8 @@ fn int8_linears_compute_the_same_codes_sums_and_outputs() {
     assert!(expected.len() > 20);
     for (folder, linear, stem) in expected {
         let model = Model::open(&folder).unwrap();
-        let index = model.find_linear(&linear).unwrap();
-        let (n, k) = (model.linear(index).unwrap().n, model.linear(index).unwrap().k);
+        let index = model.linear(&linear).unwrap();
+        let (n, k) = (index.n, index.k);
         let (x, acc) = (f32s(&array(&stem, ".x.npy")), array(&stem, ".acc.npy"));
         let tokens = acc.shape[0];
         let place = format!("{}: {linear}", folder.display());

@@ -42,7 +42,7 @@ proptest! {
         directory.put("m.b.weight_scale", "W8A16", D::F32, &shape, f32s(&scales));
         directory.put("m.b.weight_offset", "W8A16", D::F32, &shape, f32s(&offsets));
         let model = Model::open_folder(&directory.folder()).unwrap();
-        let index = model.find_linear("m.b").unwrap();
+        let index = model.linear("m.b").unwrap();
         let all = numbers(&model, "m.b");
         for (i, x) in all.iter().enumerate() {
             let (row, column) = (i / k, i % k);
@@ -67,7 +67,7 @@ proptest! {
             prop_assert_eq!(bits(&found), bits(&expected));
         }
         // A group of one is a channel where the row has one group.
-        let found = model.linear(index).unwrap().granularity;
+        let found = index.granularity;
         match granularity {
             3 if groups > 1 => prop_assert_eq!(found, Granularity::Group(size)),
             2 if n > 1 => prop_assert_eq!(found, Granularity::Tensor),
@@ -84,7 +84,7 @@ fn numbers_are_rounded_to_the_nearest_even() {
     directory.set("m.b.weight_offset", f32s(&[0.0, 0.0, 0.0]));
     directory.set("m.b.weight_scale", f32s(&[2049.0, 2051.0, 257.0]));
     let model = Model::open_folder(&directory.folder()).unwrap();
-    let index = model.find_linear("m.b").unwrap();
+    let index = model.linear("m.b").unwrap();
     let mut out = vec![0; 24];
     model.dequantize(index, 0..3, Dtype::F16, &mut out).unwrap();
     let f16 = |at: usize| half::f16::from_le_bytes([out[at], out[at + 1]]).to_f32();
@@ -137,18 +137,18 @@ fn a_linear_that_cannot_be_used_says_why_and_writes_nothing() {
         change(&mut directory);
         let model = Model::open_folder(&directory.folder()).unwrap();
         let mut out = [0xEE; 48];
-        let error = model.dequantize(model.find_linear("m.b").unwrap(), 0..3, Dtype::F32, &mut out).unwrap_err();
+        let error = model.dequantize(model.linear("m.b").unwrap(), 0..3, Dtype::F32, &mut out).unwrap_err();
         assert_eq!(error.status(), status, "{error}");
         assert!(error.message().contains(word), "{error}");
         assert_eq!(out, [0xEE; 48]);
     }
     let model = Model::open_folder(&Directory::healthy().folder()).unwrap();
-    let (a, b) = (model.find_linear("m.a").unwrap(), model.find_linear("m.b").unwrap());
+    let (a, b) = (model.linear("m.a").unwrap(), model.linear("m.b").unwrap());
     for (rows, len) in [(0..4, 64), (3..4, 16), (0..3, 47), (0..3, 52)] {
         let error = model.dequantize(b, rows, Dtype::F32, &mut vec![0; len]).unwrap_err();
         assert_eq!(error.status(), Status::InvalidArgument, "{error}");
     }
-    assert_eq!(model.dequantize(9, 0..1, Dtype::F32, &mut []).unwrap_err().status(), Status::NotFound);
+    assert_eq!(model.linear("m").unwrap_err().status(), Status::NotFound);
     assert_eq!(model.dequantize(b, 0..3, Dtype::Int8, &mut [0; 12]).unwrap_err().status(), Status::InvalidArgument);
     assert_eq!(model.linear_w8a8(b, 0..3, &[0.0; 4], 1, &mut [0.0; 3]).unwrap_err().status(), Status::Unsupported);
     for (x, tokens, y) in [(&[0.0; 4][..], 2, 6), (&[0.0; 8], 2, 5), (&[0.0, f32::NAN, 0.0, 0.0], 1, 3)] {
@@ -160,7 +160,7 @@ fn a_linear_that_cannot_be_used_says_why_and_writes_nothing() {
 #[test]
 fn some_outputs_of_an_int8_linear_are_those_of_all() {
     let model = Model::open(&golden("w8a8_fp16")).unwrap();
-    let index = model.find_linear("model.layers.0.self_attn.q_proj").unwrap();
+    let index = model.linear("model.layers.0.self_attn.q_proj").unwrap();
     let x: Vec<f32> = (0..48).map(|i| (i as f32 * 0.37).sin() * 3.0).collect();
     let mut all = vec![0.0; 3 * 16];
     model.linear_w8a8(index, 0..16, &x, 3, &mut all).unwrap();
@@ -186,27 +186,28 @@ fn smoothed_norms_have_a_pair_for_each_kind_of_linear() {
     let mut directory = Directory::healthy();
     directory.put("m.norm.module.weight", "W8A8", D::F16, &[4], [half::f16::from_f32(0.5).to_le_bytes(); 4].concat());
     let open = |directory: &Directory| Model::open_folder(&directory.folder()).unwrap();
+    let parameters = |model: &Model, usage| model.norm_parameters(&model.norms()[0], usage);
     let model = open(&directory);
-    let quantized = model.norm(0, NormUse::Quantized).unwrap();
+    let quantized = parameters(&model, NormUse::Quantized).unwrap();
     // A bias that is missing is zeros.
     assert_eq!((quantized.weight, quantized.bias, quantized.has_bias), (vec![0.5; 4], vec![0.0; 4], false));
-    assert_eq!(model.norm(0, NormUse::Float).unwrap().weight, [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(parameters(&model, NormUse::Float).unwrap().weight, [1.0, 2.0, 3.0, 4.0]);
     directory.put("m.norm.module.bias", "W8A8", D::F32, &[4], f32s(&[1.0, 0.0, 0.0, -1.0]));
     directory.put("m.norm.bias", "FLOAT", D::F32, &[4], f32s(&[9.0; 4]));
     let model = open(&directory);
-    assert_eq!(model.norm(0, NormUse::Quantized).unwrap().bias, [1.0, 0.0, 0.0, -1.0]);
-    assert_eq!(model.norm(0, NormUse::Float).unwrap().bias, [9.0; 4]);
+    assert_eq!(parameters(&model, NormUse::Quantized).unwrap().bias, [1.0, 0.0, 0.0, -1.0]);
+    assert_eq!(parameters(&model, NormUse::Float).unwrap().bias, [9.0; 4]);
     // The newer generation has the plain pair for both.
     directory.remove("m.norm.module.weight");
     directory.remove("m.norm.module.bias");
-    let newer = open(&directory).norm(0, NormUse::Quantized).unwrap();
+    let newer = parameters(&open(&directory), NormUse::Quantized).unwrap();
     assert_eq!((newer.weight, newer.bias, newer.has_bias), (vec![1.0, 2.0, 3.0, 4.0], vec![9.0; 4], true));
     // Without the plain pair there is nothing for float linears.
     let mut directory = Directory::healthy();
     directory.rename("m.norm.weight", "m.norm.module.weight");
     let model = open(&directory);
-    assert_eq!(model.norm(0, NormUse::Float).unwrap_err().status(), Status::NotFound);
-    assert_eq!(model.norm(0, NormUse::Quantized).unwrap().weight, [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(parameters(&model, NormUse::Float).unwrap_err().status(), Status::NotFound);
+    assert_eq!(parameters(&model, NormUse::Quantized).unwrap().weight, [1.0, 2.0, 3.0, 4.0]);
 }
 
 #[test]
@@ -222,7 +223,7 @@ fn kv_scales_come_in_every_shape_that_is_in_use() {
         }
         let model = Model::open_folder(&directory.folder()).unwrap();
         assert_eq!(model.kv_layers()[0].layer, Some(3));
-        let found = model.kv_scales(0).unwrap();
+        let found = model.kv_scales(&model.kv_layers()[0]).unwrap();
         assert_eq!(found.key_scale, [0.5, 1.5][..count]);
         assert_eq!(found.key_offset, [0.0, -1.0][..count]);
         assert_eq!(found.value_scale, [4.0, 5.0][..count]);
@@ -232,7 +233,8 @@ fn kv_scales_come_in_every_shape_that_is_in_use() {
     directory.rename("m.3.k_proj.kv_cache_offset", "m.3.k_proj.kv_scale_offset");
     directory.set("m.3.k_proj.kv_scale_offset", f32s(&[3.0, 4.0]));
     directory.remove("m.3.v_proj.kv_cache_offset");
-    let found = Model::open_folder(&directory.folder()).unwrap().kv_scales(0).unwrap();
+    let model = Model::open_folder(&directory.folder()).unwrap();
+    let found = model.kv_scales(model.kv_layer("m.3").unwrap()).unwrap();
     assert_eq!((found.key_offset, found.value_offset), (vec![3.0, 4.0], vec![0.0, 0.0]));
 }
 
@@ -306,7 +308,7 @@ fn a_row_behind_four_gigabytes_costs_a_row() {
     let read = Arc::new(AtomicU64::new(0));
     let model = Model::open_folder(&Counting(DiskFolder::new(&scratch.0).unwrap(), read.clone())).unwrap();
     let mut out = vec![0; k as usize * 4];
-    model.dequantize(0, n as usize - 1..n as usize, Dtype::F32, &mut out).unwrap();
+    model.dequantize(&model.linears()[0], n as usize - 1..n as usize, Dtype::F32, &mut out).unwrap();
     assert_eq!(out[out.len() - 8..], [(-0.5f32).to_le_bytes(), 50.0f32.to_le_bytes()].concat());
     let read = read.load(Ordering::Relaxed);
     assert!(read < 8192, "{read} bytes read");
@@ -323,7 +325,7 @@ fn a_file_that_shrinks_is_an_error_and_nothing_is_written() {
     let len = std::fs::metadata(&path).unwrap().len();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(len - 30).unwrap();
     let mut out = [0xEE; 48];
-    let error = model.dequantize(model.find_linear("m.b").unwrap(), 0..3, Dtype::F32, &mut out).unwrap_err();
+    let error = model.dequantize(model.linear("m.b").unwrap(), 0..3, Dtype::F32, &mut out).unwrap_err();
     assert_eq!(error.status(), Status::Io, "{error}");
     assert!(error.message().contains("quant_model_weights.safetensors"), "{error}");
     assert_eq!(out, [0xEE; 48]);
@@ -354,16 +356,16 @@ proptest! {
         let text: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
         prop_assert_eq!(text["findings"].as_array().unwrap().len(), report.findings.len());
         if let Ok(model) = Model::open_folder(&folder) {
-            for (index, linear) in model.linears().iter().enumerate() {
+            for linear in model.linears() {
                 let mut out = vec![0; linear.n.min(8) * linear.k.min(64) * 4];
-                let _ = model.dequantize(index, 0..linear.n.min(8), Dtype::F32, &mut out);
-                let _ = model.linear_w8a8(index, 0..1, &[1.0; 4], 1, &mut [0.0]);
+                let _ = model.dequantize(linear, 0..linear.n.min(8), Dtype::F32, &mut out);
+                let _ = model.linear_w8a8(linear, 0..1, &[1.0; 4], 1, &mut [0.0]);
             }
-            for index in 0..model.norms().len() {
-                let _ = model.norm(index, NormUse::Quantized);
+            for norm in model.norms() {
+                let _ = model.norm_parameters(norm, NormUse::Quantized);
             }
-            for index in 0..model.kv_layers().len() {
-                let _ = model.kv_scales(index);
+            for layer in model.kv_layers() {
+                let _ = model.kv_scales(layer);
             }
         }
     }

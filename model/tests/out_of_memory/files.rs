@@ -173,18 +173,18 @@ fn odd_directories_are_checked() {
 fn weights_are_dequantized() {
     for name in ["w8a8_c8_fp16", "w8a16_sharded", "w8a8_fp16_seed_smooth", "w8a16_c8_merged_qkv_seed"] {
         let model = Model::open(&testdata("msmodelslim").join(name)).unwrap();
-        for (number, linear) in model.linears().iter().enumerate() {
+        for linear in model.linears() {
             let mut out = vec![0; linear.n * linear.k * 2];
-            each_allocation(&linear.name, || model.dequantize(number, 0..linear.n, Dtype::F16, &mut out));
+            each_allocation(&linear.name, || model.dequantize(linear, 0..linear.n, Dtype::F16, &mut out));
             let (x, mut y) = (vec![0.5; linear.k], vec![0.0; linear.n]);
-            each_allocation(&linear.name, || model.linear_w8a8(number, 0..linear.n, &x, 1, &mut y));
+            each_allocation(&linear.name, || model.linear_w8a8(linear, 0..linear.n, &x, 1, &mut y));
         }
-        for number in 0..model.norms().len() {
-            each_allocation("norm", || model.norm(number, NormUse::Quantized));
-            each_allocation("plain norm", || model.norm(number, NormUse::Float));
+        for norm in model.norms() {
+            each_allocation("norm", || model.norm_parameters(norm, NormUse::Quantized));
+            each_allocation("plain norm", || model.norm_parameters(norm, NormUse::Float));
         }
-        for number in 0..model.kv_layers().len() {
-            each_allocation("kv_scales", || model.kv_scales(number));
+        for layer in model.kv_layers() {
+            each_allocation("kv_scales", || model.kv_scales(layer));
         }
         each_allocation("float_tensors", || model.float_tensors(Dtype::F16));
         for tensor in &model.float_tensors(Dtype::Bf16).unwrap() {

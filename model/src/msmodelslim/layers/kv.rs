@@ -163,17 +163,12 @@ impl Inspector<'_> {
         (finding.severity == Severity::Error).then(|| finding.kept_error()).transpose()
     }
 
-    /// KV heads times head_dim, from the config, else from the rows of the K or V projection.
-    fn channels(&self, prefix: &str, weight: &str, config: &AttentionConfig) -> Option<u64> {
-        let (heads, dim) = (config.shape.kv_heads, config.shape.head_dim);
-        let rows = || self.files.get(Name::of(prefix, weight))?.tensor.shape.first().copied();
-        heads.zip(dim).and_then(|(heads, dim)| heads.checked_mul(dim)).or_else(rows)
-    }
-
     fn kv_side(&mut self, prefix: &str, side: &mut KvSide, linear: &str, config: &AttentionConfig) -> Result<()> {
         let part = |part: &str| memory::format(format_args!("{linear}.{part}"));
         let [weight, scale, offset] = [part("weight")?, part("kv_cache_scale")?, part("kv_cache_offset")?];
-        let expected = self.channels(prefix, &weight, config);
+        // Else the rows of the projection.
+        let rows = || self.files.get(Name::of(prefix, &weight))?.tensor.shape.first().copied();
+        let expected = config.channels.or_else(rows);
         let (scale_name, offset_name) = (Name::of(prefix, &scale), Name::of(prefix, &offset));
         let file = self.description.file.as_str();
         if side.scale.is_empty() {
