@@ -51,7 +51,7 @@ fn read(folder: &MemoryFolder) {
             let _ = model.norm_parameters(norm, NormUse::Quantized);
         }
         for layer in model.kv_layers() {
-            let _ = model.kv_scales(layer);
+            let _ = (model.kv_scales(layer, &layer.key), model.kv_scales(layer, &layer.value));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reads weights files and refuses invalid ones.
 
-use super::shape::{Shapes, Side};
+use super::shape::Shapes;
 use super::{
     BLOCK_COUNTS, BLOCK_HEADER_BYTES, BlockInfo, Compressor, DTYPES, HEADER_BYTES, Header, MAGIC, Place, VERSION,
 };
@@ -132,11 +132,8 @@ fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u6
                     source.len() - bias_left
                 );
             };
-            if let Err((side, why)) = shapes.next(block, rows, cols) {
-                let (at, name, value) = match side {
-                    Side::Rows => (offset, "rows", rows),
-                    Side::Cols => (offset + 4, "cols", cols),
-                };
+            if let Err(why) = shapes.next(block, rows, cols) {
+                let (at, name, value) = if why.rows { (offset, "rows", rows) } else { (offset + 4, "cols", cols) };
                 bail!(Corrupt, "offset {at}: {place}: {name} is {value}; {why}");
             }
             // The file has these elements, and its bytes fit memory.

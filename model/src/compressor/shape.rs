@@ -3,28 +3,27 @@
 use super::SLOTS;
 use std::fmt;
 
-/// A dimension of a linear layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Rows,
-    Cols,
+/// A side that contradicts the others: its name, its required length, and the reason.
+pub(super) struct Wrong {
+    /// Whether it is the rows, else the columns.
+    pub(super) rows: bool,
+    expected: u64,
+    why: Why,
 }
 
-/// The required length of a side, and its reason.
-pub(super) enum Expected {
-    HiddenSize(u64),
-    RowsBefore { rows: u64, slot: usize },
-    HeadDim { head_dim: u64, input: u64, factor: u64 },
+enum Why {
+    HiddenSize,
+    RowsOf(usize),
+    Quotient(u64, u64),
 }
 
-impl fmt::Display for Expected {
+impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Expected::HiddenSize(input) => write!(f, "{input} expected, which is hidden_size"),
-            Expected::RowsBefore { rows, slot } => write!(f, "{rows} expected, the rows of slot {slot}"),
-            Expected::HeadDim { head_dim, input, factor } => {
-                write!(f, "{head_dim} expected: hidden_size {input} / compression_factor {factor}")
-            }
+        write!(f, "{} expected", self.expected)?;
+        match self.why {
+            Why::HiddenSize => f.write_str(", which is hidden_size"),
+            Why::RowsOf(slot) => write!(f, ", the rows of slot {slot}"),
+            Why::Quotient(input, factor) => write!(f, ": hidden_size {input} / compression_factor {factor}"),
         }
     }
 }
@@ -46,24 +45,16 @@ impl Shapes {
         Shapes { input, factor, width: 0 }
     }
 
-    /// Elements per head and token.
-    pub(super) fn head_dim(&self) -> u64 {
-        self.input / self.factor
-    }
-
-    /// Checks the next block, `block` within its layer. The error names the side and the reason.
-    pub(super) fn next(&mut self, block: usize, rows: u64, cols: u64) -> Result<(), (Side, Expected)> {
-        let slot = block % SLOTS;
+    /// Checks the next block, `block` within its layer.
+    pub(super) fn next(&mut self, block: usize, rows: u64, cols: u64) -> Result<(), Wrong> {
         let Shapes { input, factor, width } = *self;
-        if slot == 0 && cols != input {
-            return Err((Side::Cols, Expected::HiddenSize(input)));
+        let slot = block % SLOTS;
+        let (expected, why) = if slot == 0 { (input, Why::HiddenSize) } else { (width, Why::RowsOf(slot - 1)) };
+        if cols != expected {
+            return Err(Wrong { rows: false, expected, why });
         }
-        if slot > 0 && cols != width {
-            return Err((Side::Cols, Expected::RowsBefore { rows: width, slot: slot - 1 }));
-        }
-        let head_dim = self.head_dim();
-        if slot == SLOTS - 1 && rows != head_dim {
-            return Err((Side::Rows, Expected::HeadDim { head_dim, input, factor }));
+        if slot == SLOTS - 1 && rows != input / factor {
+            return Err(Wrong { rows: true, expected: input / factor, why: Why::Quotient(input, factor) });
         }
         self.width = rows;
         Ok(())

@@ -1,7 +1,7 @@
 //! Writes weights files.
 
 use super::read::WeightPlace;
-use super::shape::{Shapes, Side};
+use super::shape::Shapes;
 use super::{BLOCK_COUNTS, BLOCK_HEADER_BYTES, Compressor, DTYPES, HEADER_BYTES, MAGIC, Place, VERSION};
 use crate::file::NewFile;
 use mnnkv::dtype::Dtype;
@@ -175,8 +175,8 @@ fn check_shape(shapes: &mut Shapes, place: Place, block: &LinearWeights) -> Resu
         let len = bias.as_ref().map_or(0, |bias| bias.len());
         bail!(InvalidArgument, "{place}: {len} elements of bias; {rows} expected, as many as rows");
     }
-    if let Err((side, why)) = shapes.next(place.block, rows as u64, cols as u64) {
-        let (name, value) = if side == Side::Rows { ("rows", rows) } else { ("cols", cols) };
+    if let Err(why) = shapes.next(place.block, rows as u64, cols as u64) {
+        let (name, value) = if why.rows { ("rows", rows) } else { ("cols", cols) };
         bail!(InvalidArgument, "{place}: {name} is {value}; {why}");
     }
     Ok(())

@@ -281,16 +281,15 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_kv_scales(
     // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
-            if values > 1 {
-                bail!(InvalidArgument, "values is {values}; 0 (keys) or 1 (values) expected");
-            }
             let layer = model.kv_layer(pointer::text(module, "module")?)?;
+            let side = match values {
+                0 => &layer.key,
+                1 => &layer.value,
+                _ => bail!(InvalidArgument, "values is {values}; 0 (keys) or 1 (values) expected"),
+            };
             let to = FloatPair::new((scale, "scale"), (offset, "offset"), cap, len)?;
-            let found = model.kv_scales(layer)?;
-            match values {
-                0 => to.set(&found.key_scale, &found.key_offset),
-                _ => to.set(&found.value_scale, &found.value_offset),
-            }
+            let (scale, offset) = model.kv_scales(layer, side)?;
+            to.set(&scale, &offset)
         })
     }
 }

@@ -12,19 +12,6 @@ use mnnkv::sys::memory;
 use std::fmt;
 use std::ops::Range;
 
-/// Scales and offsets of a layer's KV cache, one per channel or one for all.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KvScales {
-    /// Scales of keys.
-    pub key_scale: Vec<f32>,
-    /// Offsets of keys: integers, as many as scales.
-    pub key_offset: Vec<f32>,
-    /// Scales of values.
-    pub value_scale: Vec<f32>,
-    /// Offsets of values: integers, as many as scales.
-    pub value_offset: Vec<f32>,
-}
-
 impl Model {
     /// Writes rows of a linear's weight as `rows.len() * k` elements of `dtype` (F16, BF16 or F32, little-endian),
     /// rounded to nearest even from f32.
@@ -138,22 +125,18 @@ impl Model {
         positive(name, begin, memory::try_collect(scales)?)
     }
 
-    /// Scales and offsets of a layer's KV cache. Missing offsets are zeros.
-    pub fn kv_scales(&self, layer: &KvLayer) -> Result<KvScales> {
+    /// Scales and offsets of one side of a layer's KV cache, one per channel or one for all. Missing offsets are zeros.
+    pub fn kv_scales(&self, layer: &KvLayer, side: &KvSide) -> Result<(Vec<f32>, Vec<f32>)> {
         if let Some(error) = &layer.error {
             return Err(error.clone());
         }
-        let side = |side: &KvSide| {
-            let channels = side.channels as u64;
-            let scale = positive(&side.scale, 0, self.files.need(&side.scale)?.floats(0, channels)?)?;
-            let offset = match &side.offset {
-                Some(offset) => finite(offset, 0, self.files.need(offset)?.floats(0, channels)?)?,
-                None => memory::filled(0.0, scale.len())?,
-            };
-            Ok((scale, offset))
+        let channels = side.channels as u64;
+        let scale = positive(&side.scale, 0, self.files.need(&side.scale)?.floats(0, channels)?)?;
+        let offset = match &side.offset {
+            Some(offset) => finite(offset, 0, self.files.need(offset)?.floats(0, channels)?)?,
+            None => memory::filled(0.0, scale.len())?,
         };
-        let ((key_scale, key_offset), (value_scale, value_offset)) = (side(&layer.key)?, side(&layer.value)?);
-        Ok(KvScales { key_scale, key_offset, value_scale, value_offset })
+        Ok((scale, offset))
     }
 }
 

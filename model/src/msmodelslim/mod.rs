@@ -48,7 +48,6 @@ mod smooth_norm;
 mod survey;
 mod tags;
 
-pub use dequantize::KvScales;
 pub use description::Description;
 pub use finding::{CheckReport, Finding, FindingKind, Severity};
 pub use float_model::FloatTensor;

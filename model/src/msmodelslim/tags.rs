@@ -42,34 +42,35 @@ const OTHER: &[&str] = &[
     "UNKNOWN",
 ];
 
+/// Tags and their words.
+const WORDS: [(Tag, &str); 7] = [
+    (Tag::Float, "FLOAT"),
+    (Tag::W8A16, "W8A16"),
+    (Tag::W8A8, "W8A8"),
+    (Tag::W8A8S, "W8A8S"),
+    (Tag::W8A8Dynamic, "W8A8_DYNAMIC"),
+    (Tag::W8A8Mix, "W8A8_MIX"),
+    (Tag::C8, "C8"),
+];
+
 impl Tag {
     /// The tag with this word.
     pub fn from_word(word: &str) -> Option<Tag> {
-        Some(match word {
-            "FLOAT" => Tag::Float,
-            "W8A16" => Tag::W8A16,
-            "W8A8" => Tag::W8A8,
-            "W8A8S" => Tag::W8A8S,
-            "W8A8_DYNAMIC" => Tag::W8A8Dynamic,
-            "W8A8_MIX" => Tag::W8A8Mix,
-            "C8" => Tag::C8,
-            _ if word.contains("_FLATQUANT") => Tag::Other("W4A4_FLATQUANT_DYNAMIC"),
-            _ if word.ends_with("_SVD") => Tag::Other("W4A4_MXFP4_SVD"),
-            _ => Tag::Other(OTHER.iter().find(|other| **other == word)?),
-        })
+        if let Some((tag, _)) = WORDS.iter().find(|(_, known)| *known == word) {
+            return Some(*tag);
+        }
+        Some(Tag::Other(match word {
+            _ if word.contains("_FLATQUANT") => "W4A4_FLATQUANT_DYNAMIC",
+            _ if word.ends_with("_SVD") => "W4A4_MXFP4_SVD",
+            _ => OTHER.iter().find(|other| **other == word)?,
+        }))
     }
 
     /// The word in a description.
     pub fn word(self) -> &'static str {
         match self {
-            Tag::Float => "FLOAT",
-            Tag::W8A16 => "W8A16",
-            Tag::W8A8 => "W8A8",
-            Tag::W8A8S => "W8A8S",
-            Tag::W8A8Dynamic => "W8A8_DYNAMIC",
-            Tag::W8A8Mix => "W8A8_MIX",
-            Tag::C8 => "C8",
             Tag::Other(word) => word,
+            tag => WORDS.iter().find(|(known, _)| *known == tag).map_or("", |(_, word)| word),
         }
     }
 

@@ -20,28 +20,16 @@ pub enum CacheElement {
     Int4,
 }
 
-/// Bits and C ABI number of an element type.
-enum Facts {
-    /// Those of a type with kernels.
-    Native(Dtype),
-    /// Those of a type without. The numbers 5 and 6 are TurboQuant's.
-    Other { bits: u64, code: u32 },
-}
-
-/// Type, facts, and names; the first is the short one.
-type Row = (CacheElement, Facts, &'static [&'static str]);
+/// Type, bits, number in the C ABI, and names; the first is the short one. The numbers 5 and 6 are TurboQuant's.
+type Row = (CacheElement, u64, u32, &'static [&'static str]);
 
 const TABLE: [Row; 6] = [
-    (CacheElement::F16, Facts::Native(Dtype::F16), &["f16", "float16", "fp16", "half"]),
-    (CacheElement::Bf16, Facts::Native(Dtype::Bf16), &["bf16", "bfloat16"]),
-    (CacheElement::F32, Facts::Native(Dtype::F32), &["f32", "float32", "fp32", "float"]),
-    (CacheElement::Int8, Facts::Native(Dtype::Int8), &["int8", "i8"]),
-    (
-        CacheElement::Fp8,
-        Facts::Other { bits: 8, code: 7 },
-        &["fp8", "f8", "float8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2"],
-    ),
-    (CacheElement::Int4, Facts::Other { bits: 4, code: 8 }, &["int4", "i4"]),
+    (CacheElement::F16, 16, Dtype::F16 as u32, &["f16", "float16", "fp16", "half"]),
+    (CacheElement::Bf16, 16, Dtype::Bf16 as u32, &["bf16", "bfloat16"]),
+    (CacheElement::F32, 32, Dtype::F32 as u32, &["f32", "float32", "fp32", "float"]),
+    (CacheElement::Int8, 8, Dtype::Int8 as u32, &["int8", "i8"]),
+    (CacheElement::Fp8, 8, 7, &["fp8", "f8", "float8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2"]),
+    (CacheElement::Int4, 4, 8, &["int4", "i4"]),
 ];
 
 impl CacheElement {
@@ -51,23 +39,17 @@ impl CacheElement {
 
     /// Bits per element.
     pub fn bits(self) -> u64 {
-        match self.row().1 {
-            Facts::Native(dtype) => 8 * dtype.bytes() as u64,
-            Facts::Other { bits, .. } => bits,
-        }
+        self.row().1
     }
 
     /// The number in the C ABI.
     pub fn code(self) -> u32 {
-        match self.row().1 {
-            Facts::Native(dtype) => dtype as u32,
-            Facts::Other { code, .. } => code,
-        }
+        self.row().2
     }
 
     /// The short name: f16, bf16, f32, int8, fp8 or int4.
     pub fn name(self) -> &'static str {
-        self.row().2[0]
+        self.row().3[0]
     }
 
     /// The type with this name in PyTorch, engines or this library. Case and a prefix "torch." are ignored.
@@ -77,7 +59,7 @@ impl CacheElement {
             Some(torch) if torch.eq_ignore_ascii_case(TORCH) => &name[TORCH.len()..],
             _ => name,
         };
-        TABLE.iter().find(|row| row.2.iter().any(|known| known.eq_ignore_ascii_case(name))).map(|row| row.0)
+        TABLE.iter().find(|row| row.3.iter().any(|known| known.eq_ignore_ascii_case(name))).map(|row| row.0)
     }
 
     /// The type with this number in the C ABI. `what` names the argument in the error.

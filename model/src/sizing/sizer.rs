@@ -141,11 +141,6 @@ impl Sizer {
         Ok(Sizer { setup, layers: sized })
     }
 
-    /// Its setup.
-    pub fn setup(&self) -> Setup {
-        self.setup
-    }
-
     /// Bytes of one more token of one sequence on a rank while no window or chunk is full, without savings.
     pub fn bytes_per_token(&self) -> Result<u64> {
         self.sum_of_tokens(|_| true)

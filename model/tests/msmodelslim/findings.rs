@@ -464,7 +464,7 @@ fn kv_scales_of_a_type_that_is_not_read_are_refused() {
     let mut directory = Directory::healthy();
     let scales = |directory: &Directory| {
         let model = Model::open_folder(&directory.folder()).unwrap();
-        model.kv_scales(&model.kv_layers()[0])
+        model.kv_scales(&model.kv_layers()[0], &model.kv_layers()[0].key)
     };
     assert!(scales(&directory).is_ok());
     directory.description.insert("kv_cache_type".to_owned(), "C8_MXFP8".into());

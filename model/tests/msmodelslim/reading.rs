@@ -223,19 +223,20 @@ fn kv_scales_come_in_every_shape_that_is_in_use() {
         }
         let model = Model::open_folder(&directory.folder()).unwrap();
         assert_eq!(model.kv_layers()[0].layer, Some(3));
-        let found = model.kv_scales(&model.kv_layers()[0]).unwrap();
-        assert_eq!(found.key_scale, [0.5, 1.5][..count]);
-        assert_eq!(found.key_offset, [0.0, -1.0][..count]);
-        assert_eq!(found.value_scale, [4.0, 5.0][..count]);
-        assert_eq!(found.value_offset, [0.0, -1.0][..count]);
+        let layer = &model.kv_layers()[0];
+        for (side, scales) in [(&layer.key, [0.5, 1.5]), (&layer.value, [4.0, 5.0])] {
+            let (scale, offset) = model.kv_scales(layer, side).unwrap();
+            assert_eq!((&scale[..], &offset[..]), (&scales[..count], &[0.0, -1.0][..count]));
+        }
     }
     let mut directory = Directory::healthy();
     directory.rename("m.3.k_proj.kv_cache_offset", "m.3.k_proj.kv_scale_offset");
     directory.set("m.3.k_proj.kv_scale_offset", f32s(&[3.0, 4.0]));
     directory.remove("m.3.v_proj.kv_cache_offset");
     let model = Model::open_folder(&directory.folder()).unwrap();
-    let found = model.kv_scales(model.kv_layer("m.3").unwrap()).unwrap();
-    assert_eq!((found.key_offset, found.value_offset), (vec![3.0, 4.0], vec![0.0, 0.0]));
+    let layer = model.kv_layer("m.3").unwrap();
+    assert_eq!(model.kv_scales(layer, &layer.key).unwrap().1, [3.0, 4.0]);
+    assert_eq!(model.kv_scales(layer, &layer.value).unwrap().1, [0.0, 0.0]);
 }
 
 /// A folder whose files count the bytes that are read.
@@ -365,7 +366,7 @@ proptest! {
                 let _ = model.norm_parameters(norm, NormUse::Quantized);
             }
             for layer in model.kv_layers() {
-                let _ = model.kv_scales(layer);
+                let _ = (model.kv_scales(layer, &layer.key), model.kv_scales(layer, &layer.value));
             }
         }
     }

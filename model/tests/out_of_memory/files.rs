@@ -184,7 +184,7 @@ fn weights_are_dequantized() {
             each_allocation("plain norm", || model.norm_parameters(norm, NormUse::Float));
         }
         for layer in model.kv_layers() {
-            each_allocation("kv_scales", || model.kv_scales(layer));
+            each_allocation("kv_scales", || model.kv_scales(layer, &layer.key));
         }
         each_allocation("float_tensors", || model.float_tensors(Dtype::F16));
         for tensor in &model.float_tensors(Dtype::Bf16).unwrap() {
