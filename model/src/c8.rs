@@ -6,7 +6,7 @@
 //! value = (code - offset) * scale                             in f32, then rounded to the element type
 //! ```
 
-use mnnkv::arch;
+use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
 use mnnkv::status::{Result, bail};
 
@@ -103,22 +103,28 @@ pub fn dequantize(shape: &CacheShape, codes: &[i8], scale: &[f32], offset: &[f32
         }
     }
     check(scale, offset)?;
-    let kernels = arch::model_kernels();
-    let kernel = match shape.dtype {
-        Dtype::F16 => kernels.dequantize_f16,
-        Dtype::Bf16 => kernels.dequantize_bf16,
-        // No shape has INT8.
-        Dtype::F32 | Dtype::Int8 => kernels.dequantize_f32,
-    };
-    // A part is a matrix whose columns are channels, in both orders.
-    let parts = if shape.order == Order::TokenHeadDim { 1 } else { shape.heads };
-    let (channels, elements) = (shape.channels() / parts, shape.elements() / parts);
-    for part in 0..parts {
-        let (columns, rows) = (part * channels..(part + 1) * channels, part * elements..(part + 1) * elements);
-        let bytes = rows.start * shape.dtype.bytes()..rows.end * shape.dtype.bytes();
-        kernel(&codes[rows], &scale[columns.clone()], &offset[columns], &mut values[bytes]);
+    let CacheShape { order, heads, dims, tokens, .. } = *shape;
+    let inner = if order == Order::TokenHeadDim { heads * dims } else { dims };
+    let mut rows = codes.chunks_exact(inner);
+    let mut written = values.chunks_exact_mut(inner * shape.dtype.bytes());
+    for (scale, offset) in scale.chunks_exact(inner).zip(offset.chunks_exact(inner)) {
+        for (row, values) in rows.by_ref().zip(written.by_ref()).take(tokens) {
+            let exact = row.iter().zip(scale.iter().zip(offset)).map(|(code, (s, o))| (f32::from(*code) - o) * s);
+            match shape.dtype {
+                Dtype::F16 => write(values, exact, |value| f16::from_f32(value).to_ne_bytes()),
+                Dtype::Bf16 => write(values, exact, |value| bf16::from_f32(value).to_ne_bytes()),
+                // No shape has INT8.
+                Dtype::F32 | Dtype::Int8 => write(values, exact, f32::to_ne_bytes),
+            }
+        }
     }
     Ok(())
+}
+
+fn write<const N: usize>(values: &mut [u8], exact: impl Iterator<Item = f32>, round: impl Fn(f32) -> [u8; N]) {
+    for (to, value) in values.as_chunks_mut::<N>().0.iter_mut().zip(exact) {
+        *to = round(value);
+    }
 }
 
 fn check(scale: &[f32], offset: &[f32]) -> Result<()> {
