@@ -3,21 +3,19 @@
 use crate::bytes;
 use crate::failure::Failure;
 use crate::output::{Output, visible};
-use crate::{progress, table};
-use clap::{Args, ValueEnum};
-use mnnkv_replay::dumps::writer::{self, Options, Split};
+use crate::table;
+use clap::Args;
 use mnnkv_replay::dumps::{Dump, LayerInfo};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
   mnnkv dump dumps/
-  mnnkv dump dumps/ --output copy/ --prompt 512
-  mnnkv dump dumps/ --output copy/ --run chat --format safetensors
+  mnnkv dump chat.safetensors
 ";
 
-/// List the layers of a KV dump, or convert it.
+/// List the layers of a KV dump.
 ///
 /// A dump is a folder, or a .safetensors file. Its formats are recognised by themselves: folders with meta_*.json,
 /// packed caches of MNN (packed_meta_*.json), .npy, .safetensors, and flat files such as l0_k_h2_t1088_d64.f16. Findings
@@ -27,31 +25,9 @@ Examples:
 pub struct Arguments {
     /// The dump
     source: PathBuf,
-    /// The folder to write the dump to
-    #[arg(long, value_name = "FOLDER")]
-    output: Option<PathBuf>,
-    /// The format to write
-    #[arg(long, value_enum, default_value = "folder", requires = "output")]
-    format: Format,
-    /// Tokens of the prompt: one entry for these, then one for each token [default: as in the source, else one entry]
-    #[arg(long, value_name = "N", requires = "output", value_parser = clap::value_parser!(u32).range(1..))]
-    prompt: Option<u32>,
     /// Only the layers of this run
     #[arg(long, value_name = "NAME")]
     run: Option<String>,
-    /// Replace a dump of the same name in the output
-    #[arg(long, requires = "output")]
-    overwrite: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// meta_*.json and words for each step, as the reference's evaluator reads them
-    Folder,
-    /// A file for each run, with layers.0.key and so on
-    Safetensors,
-    /// A file of words for each tensor
-    Flat,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
@@ -68,10 +44,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
             runs.join(", ")
         )));
     }
-    match &arguments.output {
-        None => Ok(list(&dump, &indices)),
-        Some(folder) => convert(arguments, &dump, &indices, folder),
-    }
+    Ok(list(&dump, &indices))
 }
 
 fn list(dump: &Dump, indices: &[usize]) -> Output {
@@ -103,7 +76,7 @@ fn list(dump: &Dump, indices: &[usize]) -> Output {
             "attention_rows": attention,
         }));
     }
-    let total = total(dump, indices);
+    let total = indices.iter().map(|index| 2 * dump.layers[*index].key_bytes() as u64).sum();
     let text = format!(
         "{} in {}, K and V\n{}{}",
         bytes::plural(layers.len() as u64, "layer"),
@@ -112,44 +85,6 @@ fn list(dump: &Dump, indices: &[usize]) -> Output {
         findings(&dump.findings)
     );
     Output::new(text, json!({ "layers": layers, "bytes": total, "findings": dump.findings }))
-}
-
-fn convert(arguments: &Arguments, dump: &Dump, indices: &[usize], folder: &Path) -> Result<Output, Failure> {
-    let options = Options {
-        format: match arguments.format {
-            Format::Folder => writer::Format::Folder,
-            Format::Safetensors => writer::Format::Safetensors,
-            Format::Flat => writer::Format::Flat,
-        },
-        split: arguments.prompt.map_or(Split::Known, |tokens| Split::Prompt(tokens as usize)),
-        overwrite: arguments.overwrite,
-    };
-    if arguments.prompt.is_some() && arguments.format != Format::Folder {
-        return Err(Failure("--prompt: only --format folder has entries".into()));
-    }
-    let bar = progress::bytes("writing", total(dump, indices));
-    let written = writer::write(dump, indices, folder, &options, &mut |bytes| bar.inc(bytes));
-    bar.finish_and_clear();
-    let written = written.map_err(|e| Failure(e.to_string()))?;
-    let all = [&dump.findings[..], &written.findings].concat();
-    let text = format!(
-        "{}: {}, {} in {}\n{}",
-        folder.display(),
-        bytes::plural(indices.len() as u64, "layer"),
-        bytes::format(written.bytes),
-        bytes::plural(written.files as u64, "file"),
-        findings(&all),
-    );
-    let object = json!({
-        "output": folder.display().to_string(), "layers": indices.len(), "files": written.files, "bytes": written.bytes,
-        "findings": all,
-    });
-    Ok(Output::new(text, object))
-}
-
-/// Bytes of K and V.
-fn total(dump: &Dump, indices: &[usize]) -> u64 {
-    indices.iter().map(|index| 2 * dump.layers[*index].key_bytes() as u64).sum()
 }
 
 fn findings(findings: &[mnnkv_replay::error::Finding]) -> String {

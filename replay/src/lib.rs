@@ -2,7 +2,7 @@
 //!
 //! | room | job |
 //! |---|---|
-//! | [`dumps`] | reads and writes dumps of every format, as layers |
+//! | [`dumps`] | reads dumps of every format, as layers |
 //! | [`reference`] | the offline evaluator of the reference system, byte for byte |
 //! | [`codec`] | gear on dumps, cut as a session cuts |
 //! | [`eviction`] | sessions that evict, replayed on dumps |

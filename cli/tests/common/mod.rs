@@ -24,3 +24,13 @@ impl Drop for Folder {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
+
+/// Standard output and standard error of `mnnkv` with these words, which must end with exit code `code`.
+#[allow(dead_code)]
+#[track_caller]
+pub fn mnnkv(code: i32, words: &[&str]) -> (String, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_mnnkv")).args(words).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {text:?}");
+    text.into()
+}

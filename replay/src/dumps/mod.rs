@@ -5,7 +5,6 @@
 //! | [`folder`], `parts` | folders of the reference system: meta files and raw words, an entry for each step |
 //! | `flat`, `npy`, `safetensors` | a tensor for K and V each; `names` reads the names, `tensors` joins them |
 //! | `packed` | folders of the reference system with MNN's packed words |
-//! | [`writer`] | writes folders, flat files and safetensors |
 //!
 //! Each format yields layers without words ([`LayerInfo`]) and findings. [`Dump::load`] reads the words of one layer.
 //! A length from a file allocates nothing before the file has that length.
@@ -20,7 +19,6 @@ mod packed;
 mod parts;
 mod safetensors;
 mod tensors;
-pub mod writer;
 
 pub(crate) use files::{read_small, read_text};
 
@@ -28,7 +26,7 @@ use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The facts of a layer that are known before its words are read.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,8 +97,6 @@ pub struct Dump {
     pub layers: Vec<LayerInfo>,
     /// Skipped entries, gaps, overlaps.
     pub findings: Vec<Finding>,
-    /// The folder or file.
-    source: PathBuf,
     /// Where the words of each layer are.
     sources: Vec<Source>,
 }
@@ -166,7 +162,7 @@ impl Dump {
             });
         }
         let (layers, sources) = found.into_iter().map(|found| (found.info, found.source)).unzip();
-        Ok(Dump { layers, findings, source: path.to_owned(), sources })
+        Ok(Dump { layers, findings, sources })
     }
 
     /// Drops the layers for which `keep` is false.
