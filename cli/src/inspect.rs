@@ -1,34 +1,32 @@
-//! `mnnkv inspect`: the contents of a file.
+//! `mnnkv inspect`: the contents of a file or directory.
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::Output;
-use crate::{snapshot, table};
+use crate::output::{Output, visible};
+use crate::table;
 use clap::Args;
 use mnnkv_model::compressor::{self, Compressor};
 use mnnkv_model::file::{ModelFile, Source};
+use mnnkv_model::msmodelslim::Model;
 use mnnkv_model::safetensors;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Show the contents of a model file, or of a snapshot.
+/// Show the contents of a model file or directory.
 ///
-/// Reads learned KV compressors (.bin), safetensors files of any model, and the snapshot of a chat.
+/// Reads learned KV compressors (.bin), safetensors files of any model, and directories quantised by msmodelslim.
 /// The content determines the type, not the name. For the KV cache of a config.json see mnnkv size.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
-    /// The file
+    /// The file or directory
     path: PathBuf,
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let path = &arguments.path;
     if path.is_dir() {
-        return Err(Failure(format!(
-            "{} is a directory; a file expected (mnnkv check reads directories that msmodelslim quantised)",
-            path.display()
-        )));
+        return directory(path);
     }
     let file = ModelFile::open(path)?;
     let mut start = [0; 9];
@@ -36,14 +34,12 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     file.read_at(0, &mut start[..len])?;
     if start.starts_with(&compressor::MAGIC.to_le_bytes()) {
         compressor(path, &file)
-    } else if start.starts_with(snapshot::MAGIC) {
-        snapshot::inspect(path)
     } else if start[8] == b'{' {
         tensors(path, &file)
     } else {
         Err(Failure(format!(
-            "{} is no learned KV compressor, which begins with the bytes MCVK, no snapshot, which begins with MNKVSNAP, \
-             and no safetensors file, which has a JSON object behind its first 8 bytes",
+            "{} is no learned KV compressor, which begins with the bytes MCVK, and no safetensors file, \
+              which has a JSON object behind its first 8 bytes",
             path.display()
         )))
     }
@@ -81,6 +77,7 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
         ]);
     }
     text += &table::lines(rows);
+    text += &notes(file.notes());
     let block =
         |b: &compressor::BlockInfo| json!({ "offset": b.offset, "rows": b.rows, "cols": b.cols, "bias": b.has_bias });
     let layers: Result<Vec<Value>, _> =
@@ -99,6 +96,7 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
         "weights_per_layer": header.blocks_per_layer,
         "metadata_bytes": header.metadata_bytes,
         "blocks": layers?,
+        "notes": file.notes(),
     });
     Ok(Output::new(text, object))
 }
@@ -114,4 +112,62 @@ fn tensors(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
     let tensor = |t: &safetensors::Tensor| json!({ "name": t.name, "dtype": t.dtype.name(), "shape": t.shape, "offset": t.begin, "bytes": t.bytes });
     let list: Vec<Value> = tensors.iter().map(tensor).collect();
     Ok(Output::new(text, json!({ "kind": "safetensors", "bytes": file.len(), "tensors": list })))
+}
+
+fn directory(path: &Path) -> Result<Output, Failure> {
+    let model = Model::open(path).map_err(|e| Failure::of_quantised(path, &e))?;
+    let description = model.description();
+    let mut text = format!(
+        "{}: quantised by msmodelslim, {}, {} in {}\n",
+        path.display(),
+        visible(description.model_quant_type.as_deref().unwrap_or("of a type that is not given")),
+        bytes::format(model.bytes()),
+        bytes::plural(model.weight_files() as u64, "file"),
+    );
+    text += "\nLinears\n";
+    let linear = |l: &mnnkv_model::msmodelslim::QuantizedLinear| {
+        let size = match l.granularity.group_size() {
+            0 => String::new(),
+            size => format!(" of {size}"),
+        };
+        vec![
+            l.name.clone(),
+            l.tag.word().to_owned(),
+            format!("{} x {}", l.n, l.k),
+            format!("{}{size}", l.granularity.word()),
+            if l.bias { "with bias" } else { "" }.to_owned(),
+            bytes::format(l.bytes),
+        ]
+    };
+    text += &table::lines(model.linears().iter().map(linear));
+    if !model.norms().is_empty() {
+        text += "\nNorms\n";
+        let norm = |n: &mnnkv_model::msmodelslim::Norm| {
+            vec![
+                n.name.clone(),
+                n.len.to_string(),
+                if n.bias { "with bias" } else { "" }.to_owned(),
+                if n.smoothed { "smoothed" } else { "" }.to_owned(),
+            ]
+        };
+        text += &table::lines(model.norms().iter().map(norm));
+    }
+    if !model.kv_layers().is_empty() {
+        text += "\nScales of an int8 KV cache (C8)\n";
+        let kv = |l: &mnnkv_model::msmodelslim::KvLayer| {
+            vec![
+                l.prefix.clone(),
+                format!("keys: {} channels", l.key.channels),
+                format!("values: {} channels", l.value.channels),
+            ]
+        };
+        text += &table::lines(model.kv_layers().iter().map(kv));
+    }
+    let mut object: Value = serde_json::from_str(&model.layers_json()?)?;
+    object["kind"] = json!("msmodelslim");
+    Ok(Output::new(text, object))
+}
+
+fn notes(notes: &[String]) -> String {
+    notes.iter().map(|note| format!("note: {note}\n")).collect()
 }

@@ -19,7 +19,6 @@ mod progress;
 mod quality;
 mod report;
 mod size;
-mod snapshot;
 mod table;
 
 use clap::{CommandFactory, Parser, Subcommand};

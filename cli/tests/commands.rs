@@ -85,35 +85,19 @@ fn inspect_shows_the_header_and_blocks_of_a_compressor() {
 }
 
 #[test]
-fn inspect_and_check_read_snapshots_and_name_what_is_damaged() {
+fn check_reads_snapshots_and_names_what_is_damaged() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/snapshot/chat.kv");
-    let text = stdout_of(0, &["inspect", golden.to_str().unwrap()]);
-    for words in ["snapshot, state 3, 3.7 KiB", "\"golden\"", "43 tokens in 4 runs", "2 x 64", "K F16, V F16", "tokens"]
-    {
-        assert!(text.contains(words), "{words}: {text}");
-    }
-    // As tests/snapshot/golden.rs of the library says.
-    let object = json(0, &["inspect", golden.to_str().unwrap()]);
-    assert_eq!((&object["kind"], &object["version"], &object["pieces"]), (&"snapshot".into(), &3.into(), &4.into()));
-    assert_eq!(object["layers"][1]["state_bytes"], 201);
-    assert_eq!(object["sections"][1], serde_json::json!({ "name": "tokens", "bytes": 180 }));
-    assert!(stdout_of(0, &["check", golden.to_str().unwrap()]).ends_with("nothing damaged\n"));
-
+    assert!(stdout_of(0, &["check", golden.to_str().unwrap()]).ends_with(" 0 parts damaged\n"));
     let damaged = std::env::temp_dir().join(format!("mnnkv-damaged-{}", std::process::id()));
     let mut bytes = std::fs::read(&golden).unwrap();
-    // In the first piece, behind the fingerprint and the record of state 0; and in a slot.
+    // In the first piece, behind the fingerprint and the record of state 0.
     bytes[2600] ^= 1;
-    bytes[600] ^= 1;
     std::fs::write(&damaged, &bytes).unwrap();
-    let path = damaged.to_str().unwrap();
-    let text = stdout_of(1, &["check", path]);
-    for words in
-        ["error: slot 0, copy 1 at offset 512 of ", "error: layer 0, piece 0 (64 tokens) at offset ", "2 parts"]
-    {
-        assert!(text.contains(words), "{words}: {text}");
-    }
-    assert_eq!(json(1, &["check", path])["errors"], 2);
-    assert!(stdout_of(0, &["inspect", path]).contains("damage: slot 0, copy 1 at offset 512 of "));
+    let text = stdout_of(1, &["check", damaged.to_str().unwrap()]);
+    assert!(
+        text.contains("error: layer 0, piece 0 (64 tokens) at offset ") && text.contains("1 part damaged"),
+        "{text}"
+    );
     std::fs::remove_file(&damaged).unwrap();
 }
 
