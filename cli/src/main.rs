@@ -1,6 +1,7 @@
 //! `mnnkv`, the command line of mnn-kv.
 
 mod bytes;
+mod chart;
 mod check;
 #[cfg(feature = "convert")]
 mod convert;
@@ -9,7 +10,6 @@ mod dtype;
 mod dump;
 mod evaluate;
 mod failure;
-mod figures;
 mod gate;
 mod input;
 mod inspect;
@@ -18,6 +18,7 @@ mod pages;
 mod progress;
 mod quality;
 mod report;
+mod results;
 mod size;
 mod table;
 

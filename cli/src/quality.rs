@@ -2,8 +2,8 @@
 
 use crate::evaluate;
 use crate::failure::Failure;
-use crate::figures::distinct;
 use crate::output::Output;
+use crate::results::distinct;
 use crate::{progress, table};
 use clap::Args;
 use mnnkv_replay::llama::Model;

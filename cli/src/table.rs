@@ -1,6 +1,9 @@
-//! Tables: as aligned lines for terminals, and as Markdown.
+//! Tables: as aligned lines for terminals, as Markdown, and as HTML.
 
 use crate::output::visible;
+
+/// Most rows of a table of HTML.
+const MOST_ROWS: usize = 160;
 
 /// Whether a cell is a number, or nothing.
 pub fn is_number(cell: &str) -> bool {
@@ -48,6 +51,67 @@ pub fn markdown<T: AsRef<str>>(
     let rule = (0..head.len()).map(|column| if is_numbers(column) { "---:|" } else { "---|" }).collect::<String>();
     let head = line(head.iter().map(|cell| cell.as_ref().to_owned()).collect());
     format!("{head}|{rule}\n{}", rows.into_iter().map(line).collect::<String>())
+}
+
+/// A table with a title, for terminals and for pages.
+pub struct Table {
+    pub title: String,
+    pub head: Vec<&'static str>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(title: impl Into<String>, head: &[&'static str], rows: impl IntoIterator<Item = Vec<String>>) -> Self {
+        Table { title: title.into(), head: head.to_vec(), rows: rows.into_iter().collect() }
+    }
+
+    /// The title, and aligned lines; nothing without rows.
+    pub fn text(&self) -> String {
+        let rows = text(&self.head, self.rows.iter().cloned());
+        if rows.is_empty() { rows } else { format!("{}\n{rows}", visible(&self.title)) }
+    }
+
+    /// The same as HTML. Columns of numbers are set to the right.
+    pub fn html(&self) -> String {
+        let shown = &self.rows[..self.rows.len().min(MOST_ROWS)];
+        let is_number = |column: usize| shown.iter().filter_map(|row| row.get(column)).all(|cell| is_number(cell));
+        let class = |column: usize| if is_number(column) { " class=\"n\"" } else { "" };
+        let classes: Vec<&str> = (0..self.head.len()).map(class).collect();
+        let line = |element: &str, cells: &mut dyn Iterator<Item = &str>| {
+            let cell = |(cell, class): (&str, &&str)| format!("<{element}{class}>{}</{element}>", escaped(cell));
+            format!("<tr>{}</tr>\n", cells.zip(&classes).map(cell).collect::<String>())
+        };
+        let body = shown.iter().map(|row| line("td", &mut row.iter().map(String::as_str))).collect::<String>();
+        let (title, head) = (escaped(&self.title), line("th", &mut self.head.iter().copied()));
+        let more = match self.rows.len() - shown.len() {
+            0 => String::new(),
+            more => format!("<p>{more} more rows are in the results.</p>\n"),
+        };
+        // A box that scrolls must be reached by keyboard.
+        format!(
+            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">\n<table>\n\
+             <caption>{title}</caption>\n<thead>{head}</thead>\n<tbody>\n{body}</tbody>\n</table>\n</div>\n{more}"
+        )
+    }
+}
+
+/// Text for the inside of an element or of an attribute, as one line without controls.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in visible(text).chars() {
+        match c {
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '&' => escaped += "&amp;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            '\t' => escaped.push(' '),
+            // XML has no such characters.
+            '\u{fffe}'..='\u{ffff}' => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 #[cfg(test)]

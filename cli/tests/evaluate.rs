@@ -32,33 +32,25 @@ fn text(bytes: &[u8]) -> String {
 fn results_hold_each_layer_and_the_promised_ratios() {
     let folder = Folder::new("evaluate");
     let output = folder.0.join("results.json");
-    let words =
-        ["--output", output.to_str().unwrap(), "--efforts", "5", "--ratios", "2,3.5", "--rotation", "half:10000"];
+    let words = ["--output", output.to_str().unwrap(), "--ratios", "2,3.5"];
     let done = run(&[&[dumps().as_str()][..], &words].concat());
     assert!(done.status.success(), "{}", text(&done.stderr));
     let tables = text(&done.stdout);
-    assert!(tables.contains("v2 effort 5 half:10000") && tables.contains("reference's product"), "{tables}");
+    assert!(tables.contains("blocks  ") && tables.contains("reference's product"), "{tables}");
 
     let results: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
     assert_eq!((&results["format"], &results["complete"]), (&"mnnkv-evaluate".into(), &true.into()));
     let list = |name: &str| results[name].as_array().unwrap().clone();
     assert_eq!(list("layers").len(), 4);
-    let ratio = |layer: u64, tensor: &str, format: &str| {
-        let found = list("lossless").into_iter().find(|r| {
-            r["layer"] == layer
-                && r["tensor"] == tensor
-                && r["format"] == format
-                && r["cut"] == "whole"
-                && r["head"].is_null()
-        });
-        found.unwrap()["ratio"].as_f64().unwrap()
+    let ratio = |layer: u64, tensor: &str| {
+        let is_it = |r: &Value| r["layer"] == layer && r["tensor"] == tensor && r["cut"] == "whole";
+        list("lossless").into_iter().find(is_it).unwrap()["ratio"].as_f64().unwrap()
     };
     // The reference encoder on the same words: V of layer 0 4.98, K 1.21, V of layer 1 1.29.
     for (layer, tensor, reference) in [(0, "v", 4.98), (0, "k", 1.21), (1, "v", 1.29)] {
-        let ours = ratio(layer, tensor, "v1");
+        let ours = ratio(layer, tensor);
         assert!(ours > 0.97 * reference && ours < 1.05 * reference, "{layer} {tensor}: {ours}, {reference}");
     }
-    assert!(ratio(0, "k", "v2") > 2.0, "rotation shows equal tokens of K");
     // Layers 2 and 3 have attention rows.
     let replayed: Vec<u64> = list("eviction").iter().map(|r| r["layer"].as_u64().unwrap()).collect();
     assert!(replayed.contains(&2) && replayed.contains(&3) && !replayed.contains(&1));
@@ -85,10 +77,9 @@ fn ratios_and_policies_without_an_effect_are_findings() {
     }
     let keys = ["kv_h2o_layer_start=1", "kv_h2o_sink_tokens=32", "kv_h2o_recent_tokens=256"];
     let set = keys.map(|key| ["--set", key]).concat();
-    let codec = ["--formats", "v1", "--efforts", "1", "--cuts", "whole", "--no-heads"];
     let eviction = ["--ratios", "1.1,3", "--block-tokens", "32", "--prompt", "393", "--policy", "ema"];
     let path = folder.0.to_str().unwrap();
-    let done = run(&[&["--json", path][..], &set, &codec, &eviction].concat());
+    let done = run(&[&["--json", path][..], &set, &eviction].concat());
     assert!(done.status.success(), "{}", text(&done.stderr));
     let results: Value = serde_json::from_slice(&done.stdout).unwrap();
     let of = |reason: &str| -> Vec<String> {
@@ -116,8 +107,6 @@ fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
     for (words, code, part) in [
         (&["--set", "kv_h2o_sink_tokens=many"][..], 3, "kv_h2o_sink_tokens"),
         (&["--ratios", "0.5"], 2, "1 to 1000000"),
-        (&["--efforts", "10"], 2, "1 to 9"),
-        (&["--rotation", "half"], 2, "half:THETA"),
         (&["--policy", "best"], 2, "norm_sum"),
         (&["--policy", "ema={}"], 2, "ema is built in with keys of its own"),
         (&["--policy", "ema", "--policy", "ema"], 3, "--policy ema comes twice"),
@@ -154,7 +143,8 @@ fn ctrl_c_writes_the_results_that_are_finished() {
     let folder = Folder::new("stopped");
     let output = folder.0.join("results.json");
     // More work than the test takes, in many small parts.
-    let words = ["--efforts", "1,9,8,7", "--skip", "eviction", "--threads", "1", "--output", output.to_str().unwrap()];
+    let ratios = Vec::from_iter((2..100).map(|ratio| ratio.to_string())).join(",");
+    let words = ["--ratios", &ratios, "--threads", "1", "--output", output.to_str().unwrap()];
     let mut child = command(&[&[dumps().as_str()][..], &words].concat()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(700));
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -168,7 +158,7 @@ fn ctrl_c_writes_the_results_that_are_finished() {
 }
 
 #[test]
-fn layers_of_odd_dims_have_no_rotation_and_a_run_counts_once_in_two_types() {
+fn a_run_counts_once_in_two_types() {
     let folder = Folder::new("odd");
     let words = |count: usize, bytes: usize| (0..count * bytes).map(|i| (i * 7 % 61) as u8).collect::<Vec<u8>>();
     let chat = folder.0.join("chat");
@@ -184,19 +174,18 @@ fn layers_of_odd_dims_have_no_rotation_and_a_run_counts_once_in_two_types() {
     }
     // No value of kv_lossless_scope stops the codec from being evaluated.
     let output = folder.0.join("results.json");
-    let words = ["--set", "kv_lossless_scope=none", "--efforts", "5", "--output", output.to_str().unwrap()];
-    let words = [&words[..], &["--set", "kv_h2o_sinks=1", "--formats", "v1,v2,lanes"]].concat();
+    let words = ["--set", "kv_lossless_scope=none", "--output", output.to_str().unwrap()];
+    let words = [&words[..], &["--set", "kv_h2o_sinks=1"]].concat();
     let done = run(&[&[folder.0.to_str().unwrap()][..], &words].concat());
     assert!(done.status.success(), "{}", text(&done.stderr));
     let printed = text(&done.stdout);
     assert!(printed.contains("  unknown_key: ") && printed.contains("more: --json has all"), "{printed}");
-    assert!(printed.contains(" lanes ") && !printed.contains("lanes effort"), "{printed}");
     let results: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
     let layers = results["layers"].as_array().unwrap();
     assert!(layers.len() == 2 && layers.iter().all(|layer| layer["dtype"] == "F16"), "{layers:?}");
     let reasons: Vec<&str> =
         results["findings"].as_array().unwrap().iter().map(|finding| finding["reason"].as_str().unwrap()).collect();
-    for reason in ["rotation", "twin", "no_attention", "short"] {
+    for reason in ["twin", "no_attention", "short"] {
         assert!(reasons.contains(&reason), "{reason}: {reasons:?}");
     }
 }

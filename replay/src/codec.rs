@@ -1,43 +1,19 @@
-//! gear on dumps: bytes and speed of each tensor, whole or cut into blocks as a session cuts.
+//! gear on dumps: bytes and speed of each tensor, whole or cut into blocks as a session cuts, in the format of its store.
 
 use crate::dumps::{Layer, LayerInfo};
 use crate::error::{Error, Result};
 use crate::results::LosslessResult;
 use crate::watch::Watch;
-use mnnkv::gear::{Decoder, Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Rotation};
+use mnnkv::gear::{Decoder, Encoder, Format, Options};
 use mnnkv::session::config::LosslessRules;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// One choice of format, effort and hint.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Encoding {
-    /// The format of the blobs.
-    pub format: Format,
-    /// How long the encoder searches.
-    pub effort: Effort,
-    /// The rotation of K; V has none. Format v1 ignores it, so it must be `None` there.
-    pub rotation: Option<Hint>,
-}
-
-/// The rotation hint: RoPE of all dims, with positions from the dump.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hint {
-    /// The dims of a pair.
-    pub pairing: Pairing,
-    /// The base of the angles.
-    pub theta: f32,
-}
-
-/// A part of a dump that is encoded at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// All tokens in one blob.
-    Whole,
-    /// Cold tokens in blocks, the hot zones raw.
-    Blocks(Zones),
-}
+/// The name of tensors in one blob, in results.
+pub const WHOLE: &str = "whole";
+/// The name of tensors in blocks of a session.
+pub const BLOCKS: &str = "blocks";
 
 /// The zones of a session's layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,17 +24,6 @@ pub struct Zones {
     pub hot_sink_tokens: usize,
     /// `kv_lossless_hot_recent_tokens`
     pub hot_recent_tokens: usize,
-}
-
-/// The input of [`evaluate`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Request {
-    /// The encodings.
-    pub encodings: Vec<Encoding>,
-    /// How tensors are cut.
-    pub cuts: Vec<Cut>,
-    /// Each head by itself, too. Only whole tensors.
-    pub per_head: bool,
 }
 
 impl Zones {
@@ -86,59 +51,31 @@ impl Zones {
     }
 }
 
-impl Cut {
-    fn name(self) -> &'static str {
-        match self {
-            Cut::Whole => "whole",
-            Cut::Blocks(_) => "blocks",
-        }
-    }
-
-    fn ranges(self, tokens: usize) -> Vec<Range<usize>> {
-        match self {
-            Cut::Whole => std::iter::once(0..tokens).collect(),
-            Cut::Blocks(zones) => zones.blocks(tokens).collect(),
-        }
-    }
-}
-
-impl Hint {
-    /// The pairing's name in results.
-    pub fn name(&self) -> String {
-        let pairing = match self.pairing {
-            Pairing::Half => "half",
-            Pairing::Adjacent => "adjacent",
-        };
-        format!("{pairing}:{}", self.theta)
-    }
-}
-
-/// The name of a format in results.
-pub fn format_name(format: Format) -> &'static str {
-    match format {
-        Format::V1 => "v1",
-        Format::V2 => "v2",
-        Format::Lanes => "lanes",
-    }
-}
-
-/// One tensor, or one head of it, in one encoding and one cut.
+/// One tensor in one cut.
 struct Job<'a> {
     info: &'a LayerInfo,
     tensor: &'static str,
-    head: Option<usize>,
-    /// `[head][token][dim]` of the chosen heads.
+    /// `[head][token][dim]`
     words: &'a [u8],
-    encoding: Encoding,
-    cut: Cut,
+    cut: &'static str,
+    /// The tokens of each part, and whether each head of a part is a blob of its own, as in a session.
+    ranges: Vec<Range<usize>>,
+    by_head: bool,
 }
 
-/// Encodes and decodes both tensors of a layer as requested, on all threads of the pool. Jobs that have not begun when
-/// the watch stops are left out. `done` gets the raw bytes of each job, [`work`] in all.
+/// Encodes and decodes both tensors of a layer, whole and in blocks, on all threads of the pool. Tensors that have not begun
+/// when the watch stops are left out. `done` gets the raw bytes of each, [`work`] in all.
 ///
 /// An error means that the codec failed or returned other words; the dump itself cannot cause one.
-pub fn evaluate(layer: &Layer, request: &Request, watch: Watch<'_>) -> Result<Vec<LosslessResult>> {
-    let jobs = jobs(layer, request);
+pub fn evaluate(layer: &Layer, zones: &Zones, watch: Watch<'_>) -> Result<Vec<LosslessResult>> {
+    let info = &layer.info;
+    let whole = std::iter::once(0..info.tokens).collect::<Vec<_>>();
+    let blocks: Vec<Range<usize>> = zones.blocks(info.tokens).collect();
+    let jobs = [("k", &layer.key), ("v", &layer.value)].into_iter().flat_map(|(tensor, words)| {
+        let job = |cut, ranges: &[_], by_head| Job { info, tensor, words, cut, ranges: ranges.to_vec(), by_head };
+        [job(WHOLE, &whole, false), job(BLOCKS, &blocks, true)]
+    });
+    let jobs: Vec<Job<'_>> = jobs.collect();
     let results: Vec<Option<LosslessResult>> = jobs
         .par_iter()
         .map(|job| {
@@ -153,48 +90,9 @@ pub fn evaluate(layer: &Layer, request: &Request, watch: Watch<'_>) -> Result<Ve
     Ok(results.into_iter().flatten().collect())
 }
 
-/// Raw bytes of all jobs of a layer.
-pub fn work(info: &LayerInfo, request: &Request) -> u64 {
-    let tensor = (info.kv_heads * info.tokens * info.head_dim * info.dtype.bytes()) as u64;
-    let encodings = request.encodings.iter();
-    encodings
-        .map(|encoding| {
-            let tensors = match encoding.rotation {
-                None => 2,
-                Some(_) => u64::from(is_rotated(info)),
-            };
-            let passes = request.cuts.len() + usize::from(per_head(request, info.kv_heads));
-            tensors * passes as u64 * tensor
-        })
-        .sum()
-}
-
-/// A hint is for pairs of dims. V is not rotated.
-pub fn is_rotated(info: &LayerInfo) -> bool {
-    info.head_dim.is_multiple_of(2)
-}
-
-fn per_head(request: &Request, kv_heads: usize) -> bool {
-    request.per_head && kv_heads > 1 && request.cuts.contains(&Cut::Whole)
-}
-
-fn jobs<'a>(layer: &'a Layer, request: &Request) -> Vec<Job<'a>> {
-    let info = &layer.info;
-    let mut jobs = Vec::new();
-    for (tensor, words) in [("k", &layer.key), ("v", &layer.value)] {
-        for encoding in &request.encodings {
-            if encoding.rotation.is_some() && (tensor == "v" || !is_rotated(info)) {
-                continue;
-            }
-            let job = |cut, head, words| Job { info, tensor, head, words, encoding: *encoding, cut };
-            jobs.extend(request.cuts.iter().map(|cut| job(*cut, None, &words[..])));
-            if per_head(request, info.kv_heads) {
-                let heads = words.chunks_exact(words.len() / info.kv_heads).enumerate();
-                jobs.extend(heads.map(|(head, words)| job(Cut::Whole, Some(head), words)));
-            }
-        }
-    }
-    jobs
+/// Raw bytes of all that [`evaluate`] encodes of a layer.
+pub fn work(info: &LayerInfo) -> u64 {
+    4 * info.key_bytes() as u64
 }
 
 /// A pass shorter than this is timed again: its time is mostly that of the clock and of cold caches.
@@ -221,26 +119,28 @@ fn timed<T>(mut work: impl FnMut() -> Result<T>) -> Result<(T, Duration)> {
 
 impl Job<'_> {
     fn run(&self) -> Result<LosslessResult> {
-        let row = self.info.head_dim * self.info.dtype.bytes();
-        let ranges = self.cut.ranges(self.info.tokens);
+        let info = self.info;
+        let (row, dtype) = (info.head_dim * info.dtype.bytes(), info.dtype);
+        let place = || format!("run {} layer {} {}", info.run, info.layer, self.tensor);
+        let failed = |e: mnnkv::status::Error| Error::new(place(), e);
         let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
         let (mut raw, mut kept, mut times) = (0, 0, [Duration::ZERO; 2]);
-        let mut rows = Vec::new();
-        let mut back = Vec::new();
-        for range in ranges {
-            gather(self.words, self.info.tokens * row, range.start * row..range.end * row, &mut rows);
-            let options = self.options(&range);
-            let dtype = self.info.dtype;
-            let failed = |e: mnnkv::status::Error| Error::new(self.place(), e);
+        let (mut rows, mut back) = (Vec::new(), Vec::new());
+        let options = Options::new(Format::V1);
+        for range in &self.ranges {
+            rows.clear();
+            let heads = self.words.chunks_exact((info.tokens * row).max(1));
+            heads.for_each(|head| rows.extend_from_slice(&head[range.start * row..range.end * row]));
+            let parts = if self.by_head { info.kv_heads.max(1) } else { 1 };
             let mut encoded = 0;
-            for part in rows.chunks_exact((rows.len() / self.parts()).max(1)) {
+            for part in rows.chunks_exact((rows.len() / parts).max(1)) {
                 let (blob, encoding) =
                     timed(|| encoder.encode(part, dtype, &options).map(<[u8]>::to_vec).map_err(failed))?;
                 back.resize(part.len(), 0);
                 let (len, decoding) = timed(|| decoder.decode(&blob, dtype, &mut back).map_err(failed))?;
                 if back[..len] != *part {
                     let bug = "decoded words differ from the encoded ones: a bug of the codec";
-                    return Err(Error::new(self.place(), bug));
+                    return Err(Error::new(place(), bug));
                 }
                 encoded += blob.len();
                 times = [times[0] + encoding, times[1] + decoding];
@@ -252,14 +152,10 @@ impl Job<'_> {
         let hot = self.words.len() - raw;
         let speed = |time: Duration| (raw > 0).then(|| raw as f64 / time.as_secs_f64().max(1e-9));
         Ok(LosslessResult {
-            run: self.info.run.clone(),
-            layer: self.info.layer,
+            run: info.run.clone(),
+            layer: info.layer,
             tensor: self.tensor.into(),
-            head: self.head,
-            format: format_name(self.encoding.format).into(),
-            effort: self.encoding.effort.get(),
-            rotation: self.encoding.rotation.map(|hint| hint.name()),
-            cut: self.cut.name().into(),
+            cut: self.cut.into(),
             raw_bytes: self.words.len() as u64,
             kept_bytes: (kept + hot) as u64,
             hot_bytes: hot as u64,
@@ -268,40 +164,6 @@ impl Job<'_> {
             decode_bytes_per_second: speed(times[1]),
         })
     }
-
-    /// The blobs of a range: a session stores a block in one for each head.
-    fn parts(&self) -> usize {
-        match self.cut {
-            Cut::Blocks(_) if self.head.is_none() => self.info.kv_heads.max(1),
-            _ => 1,
-        }
-    }
-
-    fn options(&self, range: &Range<usize>) -> Options<'static> {
-        let rotation = self.encoding.rotation.map(|hint| Rotation {
-            pairing: hint.pairing,
-            dims: self.info.head_dim,
-            frequencies: Frequencies::Theta(hint.theta),
-            tokens: range.len(),
-            positions: Positions::Counting { first: (self.info.begin + range.start) as u32 },
-        });
-        Options {
-            effort: self.encoding.effort,
-            head_dim: self.info.head_dim,
-            rotation,
-            ..Options::new(self.encoding.format)
-        }
-    }
-
-    fn place(&self) -> String {
-        format!("run {} layer {} {}", self.info.run, self.info.layer, self.tensor)
-    }
-}
-
-/// Copies the bytes `part` of every head, each `head` bytes long.
-fn gather(words: &[u8], head: usize, part: Range<usize>, rows: &mut Vec<u8>) {
-    rows.clear();
-    words.chunks_exact(head.max(1)).for_each(|head| rows.extend_from_slice(&head[part.clone()]));
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::whole_cache::{Rules, whole_cache};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The codec on each tensor.
-    pub codec: Option<codec::Request>,
+    pub codec: bool,
     /// Replayed eviction.
     pub eviction: Option<eviction::Request>,
     /// The config behind ratios of the whole cache, which need the codec.
@@ -26,7 +26,7 @@ pub struct Request {
 impl Request {
     /// The work of all layers of a dump, in the units that the watch is told.
     pub fn work(&self, dump: &Dump) -> u64 {
-        let encoded = |info| self.codec.as_ref().map_or(0, |request| codec::work(info, request));
+        let encoded = |info| if self.codec { codec::work(info) } else { 0 };
         let replayed = |tokens: usize| if self.eviction.is_some() { tokens as u64 * TOKEN_WORK } else { 0 };
         dump.layers.iter().map(|info| encoded(info) + replayed(info.tokens)).sum()
     }
@@ -75,17 +75,6 @@ pub fn evaluate(
     if let (true, true, Some(finding)) = (results.complete, results.layers.is_empty(), results.findings.last()) {
         return Err(finding.error());
     }
-    if let Some(request) = &request.codec {
-        let hints = request.encodings.iter().any(|encoding| encoding.rotation.is_some());
-        let odd = dump.layers.iter().position(|info| !codec::is_rotated(info));
-        results.findings.extend(odd.filter(|_| hints).map(|index| {
-            let text = format!(
-                "head_dim is {}; rotation hints need an even one, and are left out",
-                dump.layers[index].head_dim
-            );
-            Finding::new("rotation", layer_name(dump, index), text)
-        }));
-    }
     if request.eviction.is_some() && results.complete {
         results.findings.extend(unscored_runs(&results));
         results.findings.extend(idle_ratios(&results));
@@ -123,7 +112,7 @@ fn idle_ratios(results: &Results) -> Vec<Finding> {
 
 /// Ratios that evict nothing from a whole cache without replays.
 fn idle_plans(results: &Results) -> Vec<Finding> {
-    // Encodings and cuts share their plans. Layers that keep all tokens by the config have none.
+    // Cuts share their plans. Layers that keep all tokens by the config have none.
     let mut plans: Vec<(f64, &str, u32, f64)> = Vec::new();
     for whole in results.whole_cache.iter().filter(|whole| whole.policy.is_none() && whole.target_ratio > 1.0) {
         let layers = results.layers.iter().filter(|layer| layer.run == whole.run).count();
@@ -231,8 +220,8 @@ fn one_layer(layer: &Layer, request: &Request, watch: Watch<'_>, results: &mut R
         raw_bytes: (layer.key.len() + layer.value.len()) as u64,
         scores_from: RowSource::of(layer).map(|source| source.name().into()),
     });
-    if let Some(request) = &request.codec {
-        results.lossless.extend(codec::evaluate(layer, request, watch)?);
+    if request.codec {
+        results.lossless.extend(codec::evaluate(layer, &request.rules.zones, watch)?);
     }
     if let Some(request) = &request.eviction {
         let told = |tokens: u64| (watch.done)(tokens * TOKEN_WORK);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The `format` of every result.
 pub const FORMAT: &str = "mnnkv-evaluate";
 /// The `version` that this crate writes and reads. It grows when a field changes its meaning or goes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One evaluation of one dump.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,14 +59,7 @@ pub struct LayerResult {
     pub scores_from: Option<String>,
 }
 
-/// The name of an encoding. The lanes have one effort, which is not named.
-pub fn encoding(format: &str, effort: u8, rotation: Option<&str>) -> String {
-    let effort = if format == "lanes" { String::new() } else { format!(" effort {effort}") };
-    let hint = rotation.map_or(String::new(), |hint| format!(" {hint}"));
-    format!("{format}{effort}{hint}")
-}
-
-/// K or V of a layer in one encoding.
+/// K or V of a layer, encoded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LosslessResult {
     /// The chat.
@@ -75,16 +68,6 @@ pub struct LosslessResult {
     pub layer: u32,
     /// `k` or `v`.
     pub tensor: String,
-    /// A KV head; absent for all heads together.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub head: Option<usize>,
-    /// `v1`, `v2` or `lanes`.
-    pub format: String,
-    /// 1 to 9.
-    pub effort: u8,
-    /// The rotation hint, pairing and base: `half:10000`, `adjacent:10000`, or absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rotation: Option<String>,
     /// `whole`: one blob. `blocks`: as a session cuts, the hot zones raw.
     pub cut: String,
     /// Words of the tensor.
@@ -139,16 +122,11 @@ pub struct EvictionResult {
     pub restored_bytes_per_step: Option<f64>,
 }
 
-/// All layers of a run under one choice of codec and ratio.
+/// All layers of a run under one choice of cut and ratio.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WholeCacheResult {
     /// The chat.
     pub run: String,
-    /// The encoding, such as `v2 effort 5`, `v2 effort 5 half:10000` or `lanes`.
-    pub lossless: String,
-    /// The rotation hint of the encoding, which sessions do not have.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rotation: Option<String>,
     /// `whole` or `blocks`, as in [`LosslessResult::cut`].
     pub cut: String,
     /// `kv_h2o_target_lossy_ratio`

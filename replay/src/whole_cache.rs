@@ -4,9 +4,9 @@
 //! cache is all raw bytes over all kept bytes. The reference system multiplies the ratio of the first layers with that of
 //! the deep ones, which is a ratio of no cache; it is reported beside the others.
 
-use crate::codec::Zones;
+use crate::codec::{BLOCKS, WHOLE, Zones};
 use crate::error::Result;
-use crate::results::{self, EvictionResult, LayerResult, LosslessResult, Results, WholeCacheResult};
+use crate::results::{EvictionResult, LayerResult, LosslessResult, Results, WholeCacheResult};
 use mnnkv::h2o::{self, PlanConfig, Target};
 
 /// The config behind the ratios.
@@ -35,16 +35,14 @@ struct LayerBytes {
     kept_encoded: f64,
 }
 
-/// Computes every run with each of its encodings and cuts, for each ratio and block length. A run is left out for an
-/// encoding that some layer of it lacks.
+/// Computes every run in both cuts, for each ratio and block length. A run is left out for a cut that some layer of it lacks.
 pub fn whole_cache(results: &Results, ratios: &[f64], blocks: &[u32], rules: &Rules) -> Result<Vec<WholeCacheResult>> {
     let mut found = Vec::new();
     for layers in results.layers.chunk_by(|a, b| a.run == b.run) {
-        let run = &layers[0].run;
-        for key in keys(results, run) {
+        for cut in [WHOLE, BLOCKS] {
             for &ratio in ratios {
                 for &block in blocks {
-                    found.extend(Choice { results, rules, key, ratio, block }.compute(layers)?);
+                    found.extend(Choice { results, rules, cut, ratio, block }.compute(layers)?);
                 }
             }
         }
@@ -52,25 +50,10 @@ pub fn whole_cache(results: &Results, ratios: &[f64], blocks: &[u32], rules: &Ru
     Ok(found)
 }
 
-/// The results of K that name an encoding and a cut.
-fn keys<'a>(results: &'a Results, run: &str) -> Vec<&'a LosslessResult> {
-    let mut keys: Vec<&LosslessResult> = Vec::new();
-    for result in results.lossless.iter().filter(|r| r.run == run && r.tensor == "k" && r.head.is_none()) {
-        if !keys.iter().any(|key| same_encoding(key, result) && key.rotation == result.rotation) {
-            keys.push(result);
-        }
-    }
-    keys
-}
-
-fn same_encoding(a: &LosslessResult, b: &LosslessResult) -> bool {
-    a.format == b.format && a.effort == b.effort && a.cut == b.cut
-}
-
 struct Choice<'a> {
     results: &'a Results,
     rules: &'a Rules,
-    key: &'a LosslessResult,
+    cut: &'static str,
     ratio: f64,
     block: u32,
 }
@@ -99,9 +82,7 @@ impl Choice<'_> {
             (over(sum(&front, |l| l.raw), front_encoded), over(sum(&deep, |l| l.raw), sum(&deep, |l| l.kept_raw)));
         Ok(Some(WholeCacheResult {
             run: layers[0].run.clone(),
-            lossless: results::encoding(&self.key.format, self.key.effort, self.key.rotation.as_deref()),
-            rotation: self.key.rotation.clone(),
-            cut: self.key.cut.clone(),
+            cut: self.cut.into(),
             target_ratio: self.ratio,
             policy: policy.map(str::to_owned),
             block_tokens: self.block,
@@ -150,11 +131,8 @@ impl Choice<'_> {
     fn bytes(&self, layer: &LayerResult, kept: usize) -> Option<LayerBytes> {
         let of = |tensor: &str| {
             let found = |result: &&LosslessResult| {
-                (&result.run, result.layer, result.head) == (&layer.run, layer.layer, None)
-                    && result.tensor == tensor
-                    && same_encoding(result, self.key)
-                    // V has no rotation.
-                    && (tensor == "v" || result.rotation == self.key.rotation)
+                (&result.run, result.layer) == (&layer.run, layer.layer)
+                    && (result.tensor.as_str(), result.cut.as_str()) == (tensor, self.cut)
             };
             self.results.lossless.iter().find(found)
         };
@@ -163,7 +141,7 @@ impl Choice<'_> {
         let encoded = (key.kept_bytes + value.kept_bytes) as f64;
         let hot = (key.hot_bytes + value.hot_bytes) as f64;
         let token = raw / layer.tokens as f64;
-        let cold = if self.key.cut == "blocks" { self.rules.zones.cold_tokens(kept) } else { kept } as f64;
+        let cold = if self.cut == BLOCKS { self.rules.zones.cold_tokens(kept) } else { kept } as f64;
         // Without cold tokens in the layer none was encoded.
         let cold_ratio = if raw > hot { (raw - hot) / (encoded - hot).max(1.0) } else { 1.0 };
         let kept_raw = kept as f64 * token;

@@ -1,10 +1,9 @@
 //! The evaluation of layers whose answers are known otherwise: by arithmetic, or by a session over the same words.
 
 use mnnkv::dtype::Dtype;
-use mnnkv::gear::{Effort, Format};
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
 use mnnkv::session::Session;
-use mnnkv_replay::codec::{self, Cut, Encoding, Hint, Zones};
+use mnnkv_replay::codec::{self, Zones};
 use mnnkv_replay::dumps::{Layer, LayerInfo, Query};
 use mnnkv_replay::eviction::{self, Policy};
 use mnnkv_replay::results::{EvictionResult, LayerResult, LosslessResult, Results};
@@ -54,82 +53,53 @@ fn layer(tokens: usize, seed: u64) -> Layer {
     Layer { info, key, value, query: Some(query), attention: None }
 }
 
-fn encoding(format: Format) -> Encoding {
-    Encoding { format, effort: Effort::DEFAULT, rotation: None }
-}
-
 #[test]
 fn blocks_have_the_bytes_that_a_session_stores() {
     let tokens = 700;
     let layer = layer(tokens, 7);
     let zones = Zones { block_tokens: 64, hot_sink_tokens: 16, hot_recent_tokens: 100 };
-    for (format, name) in [(Format::V1, "gear_v1"), (Format::V2, "gear_v2")] {
-        let request =
-            codec::Request { encodings: vec![encoding(format)], cuts: vec![Cut::Blocks(zones)], per_head: false };
-        let results = unwatched(|watch| codec::evaluate(&layer, &request, watch)).unwrap();
-        let encoded: u64 = results.iter().map(|r| r.kept_bytes - r.hot_bytes).sum();
-
-        let spec = Spec {
-            key: Dtype::F16.into(),
-            value: Dtype::F16.into(),
-            kv_heads: HEADS as u32,
-            head_dim: DIMS as u32,
-            l_pack: 1,
-            h_pack: 8,
-            int8: Int8Unit::default(),
-            // All tokens share the pages of V, so that blocks are not aligned to pages.
-            flash_block: tokens as u32,
-            max_tokens: tokens as u32,
-            key_head_stride: 0,
-            value_head_stride: 0,
-            key_token_stride: 0,
-            value_token_stride: 0,
-        };
-        let layout = Layout::new(&spec).unwrap();
-        let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-        let config = serde_json::json!({
-            "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
-            "kv_lossless_front_n": 1, "kv_lossless_async_threads": 0, "kv_lossless_store_bootstrap_tokens": 0,
-            "kv_lossless_store_grouped_step_tokens": tokens, "kv_lossless_codec_runtime": name,
-            "kv_lossless_block_tokens": 64, "kv_lossless_hot_recent_tokens": 100, "kv_lossless_pending_bytes": 1 << 30,
-        });
-        let session = Session::new(config.to_string().as_bytes(), b"", 1, 1).unwrap();
-        let cache = Cache::new(&layout, &mut key, &mut value).unwrap();
-        assert_eq!(session.begin(0, Some(cache), 0).unwrap(), 0);
-        let all = layout.range(0, tokens as u32).unwrap();
-        let mut cache = Cache::new(&layout, &mut key, &mut value).unwrap();
-        layout::scatter(&mut cache, all, &layer.key, &layer.value).unwrap();
-        session.end(0, 0, tokens as u32, cache, tokens as u32).unwrap();
-        let metrics = session.metrics(Some(0)).unwrap();
-        assert_eq!(metrics.h2o_lossless_compressed_bytes, encoded as f64, "{name}");
-        let cold = (zones.cold_tokens(tokens) * HEADS * DIMS * 2 * 2) as f64;
-        assert_eq!(metrics.h2o_lossless_raw_bytes, cold, "{name}");
-    }
-}
-
-#[test]
-fn each_encoding_and_head_is_evaluated_once_and_a_hint_is_for_k_alone() {
-    let layer = layer(300, 1);
-    let hint = Hint { pairing: mnnkv::gear::Pairing::Half, theta: 10000.0 };
-    let encodings = vec![encoding(Format::V2), Encoding { rotation: Some(hint), ..encoding(Format::V2) }];
-    let request = codec::Request { encodings, cuts: vec![Cut::Whole], per_head: true };
-    let results = unwatched(|watch| codec::evaluate(&layer, &request, watch)).unwrap();
-    let names: Vec<_> = results.iter().map(|r| (r.tensor.as_str(), r.head, r.rotation.as_deref())).collect();
-    let turned = Some("half:10000");
-    let expected = [
-        ("k", None, None),
-        ("k", Some(0), None),
-        ("k", Some(1), None),
-        ("k", None, turned),
-        ("k", Some(0), turned),
-        ("k", Some(1), turned),
-        ("v", None, None),
-        ("v", Some(0), None),
-        ("v", Some(1), None),
-    ];
-    assert_eq!(names, expected);
+    let results = unwatched(|watch| codec::evaluate(&layer, &zones, watch)).unwrap();
+    let names: Vec<_> = results.iter().map(|r| (r.tensor.as_str(), r.cut.as_str())).collect();
+    assert_eq!(names, [("k", "whole"), ("k", "blocks"), ("v", "whole"), ("v", "blocks")]);
     let done: u64 = results.iter().map(|r| r.raw_bytes).sum();
-    assert_eq!(done, codec::work(&layer.info, &request), "the announced work is the work that is done");
+    assert_eq!(done, codec::work(&layer.info), "the announced work is the work that is done");
+    let blocks = results.iter().filter(|r| r.cut == "blocks");
+    let encoded: u64 = blocks.map(|r| r.kept_bytes - r.hot_bytes).sum();
+    let spec = Spec {
+        key: Dtype::F16.into(),
+        value: Dtype::F16.into(),
+        kv_heads: HEADS as u32,
+        head_dim: DIMS as u32,
+        l_pack: 1,
+        h_pack: 8,
+        int8: Int8Unit::default(),
+        // All tokens share the pages of V, so that blocks are not aligned to pages.
+        flash_block: tokens as u32,
+        max_tokens: tokens as u32,
+        key_head_stride: 0,
+        value_head_stride: 0,
+        key_token_stride: 0,
+        value_token_stride: 0,
+    };
+    let layout = Layout::new(&spec).unwrap();
+    let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+    let config = serde_json::json!({
+        "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+        "kv_lossless_front_n": 1, "kv_lossless_async_threads": 0, "kv_lossless_store_bootstrap_tokens": 0,
+        "kv_lossless_store_grouped_step_tokens": tokens, "kv_lossless_codec_runtime": "gear_v1",
+        "kv_lossless_block_tokens": 64, "kv_lossless_hot_recent_tokens": 100, "kv_lossless_pending_bytes": 1 << 30,
+    });
+    let session = Session::new(config.to_string().as_bytes(), b"", 1, 1).unwrap();
+    let cache = Cache::new(&layout, &mut key, &mut value).unwrap();
+    assert_eq!(session.begin(0, Some(cache), 0).unwrap(), 0);
+    let all = layout.range(0, tokens as u32).unwrap();
+    let mut cache = Cache::new(&layout, &mut key, &mut value).unwrap();
+    layout::scatter(&mut cache, all, &layer.key, &layer.value).unwrap();
+    session.end(0, 0, tokens as u32, cache, tokens as u32).unwrap();
+    let metrics = session.metrics(Some(0)).unwrap();
+    assert_eq!(metrics.h2o_lossless_compressed_bytes, encoded as f64);
+    let cold = (zones.cold_tokens(tokens) * HEADS * DIMS * 2 * 2) as f64;
+    assert_eq!(metrics.h2o_lossless_raw_bytes, cold);
 }
 
 fn request(ratio: f64, keys: serde_json::Value) -> eviction::Request {
@@ -205,10 +175,6 @@ fn lossless(layer: u32, tensor: &str, raw: u64, kept: u64) -> LosslessResult {
         run: "r".into(),
         layer,
         tensor: tensor.into(),
-        head: None,
-        format: "v1".into(),
-        effort: 5,
-        rotation: None,
         cut: "whole".into(),
         raw_bytes: raw,
         kept_bytes: kept,
@@ -226,7 +192,7 @@ fn the_whole_cache_has_the_harmonic_mean_of_its_layers_not_their_product() {
     let raw = tokens as u64 * 100;
     let kept = |ratio: f64| (raw as f64 / ratio).round() as u64;
     let mut results: Results = serde_json::from_value(serde_json::json!({
-        "format": "mnnkv-evaluate", "version": 1, "program": "", "dumps": "", "complete": true, "settings": {},
+        "format": "mnnkv-evaluate", "version": 2, "program": "", "dumps": "", "complete": true, "settings": {},
         "layers": [], "findings": [], "lossless": [], "eviction": [], "whole_cache": [],
     }))
     .unwrap();
@@ -265,7 +231,7 @@ fn the_whole_cache_has_the_harmonic_mean_of_its_layers_not_their_product() {
     let zones = Zones { block_tokens: 64, hot_sink_tokens: 0, hot_recent_tokens: 0 };
     let rules =
         Rules { first_evicted_layer: 2, end_evicted_layer: u32::MAX, sink_tokens: 32, recent_tokens: 256, zones };
-    let [found] = &whole_cache(&results, &[3.5], &[64], &rules).unwrap()[..] else { panic!("one encoding, one ratio") };
+    let [found] = &whole_cache(&results, &[3.5], &[64], &rules).unwrap()[..] else { panic!("one cut, one ratio") };
     let near = |value: f64, expected: f64| assert!((value - expected).abs() < 0.005, "{value} {expected}");
     near(found.joint, 2.37);
     near(found.reference_product, 4.314);

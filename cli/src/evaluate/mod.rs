@@ -2,15 +2,14 @@
 
 mod options;
 mod reference;
-mod summary;
+pub mod summary;
 
 use crate::failure::Failure;
-use crate::figures::Figures;
 use crate::output::{self, Output};
 use crate::progress;
+use crate::results::{Figures, distinct};
 use clap::Args;
-use mnnkv::gear::Effort;
-use mnnkv_replay::codec::{self, Cut, Hint, Zones};
+use mnnkv_replay::codec::Zones;
 use mnnkv_replay::dumps::{Dump, LayerInfo};
 use mnnkv_replay::error::Finding;
 use mnnkv_replay::evaluation::{Request, evaluate};
@@ -18,7 +17,7 @@ use mnnkv_replay::eviction::{self, Policy};
 use mnnkv_replay::results::Results;
 use mnnkv_replay::watch::Watch;
 use mnnkv_replay::whole_cache::Rules;
-use options::{CutName, FormatName, Part, SessionKeys};
+use options::{Part, SessionKeys};
 pub use options::{named_keys, ratio, refuse_twice};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -28,8 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const EXAMPLES: &str = "\
 Examples:
   mnnkv evaluate dumps --output results.json
-  mnnkv evaluate dumps --config config.json --ratios 2,3.5,8 --rotation none,half:1000000
-  mnnkv evaluate dumps --skip eviction --formats v2 --efforts 1,5,9
+  mnnkv evaluate dumps --config config.json --ratios 2,3.5,8
+  mnnkv evaluate dumps --skip eviction
 ";
 
 /// Compute what mnn-kv would save on dumps of a KV cache, and at what price.
@@ -65,22 +64,6 @@ pub struct Arguments {
     /// One such key, stronger than the config's
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = options::assignment, help_heading = "Session")]
     given: Vec<(String, Value)>,
-
-    /// Formats of blobs
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "v1,v2", help_heading = "Codec")]
-    formats: Vec<FormatName>,
-    /// Efforts, 1 (fastest) to 9 (smallest)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,5,9", value_parser = options::effort, help_heading = "Codec")]
-    efforts: Vec<Effort>,
-    /// Rotation hints for K in v2: none, half:THETA, adjacent:THETA
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "none,half:10000", value_parser = options::hint, help_heading = "Codec")]
-    rotation: Vec<Option<Hint>>,
-    /// How tensors are cut
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "whole,blocks", help_heading = "Codec")]
-    cuts: Vec<CutName>,
-    /// Leave out single heads
-    #[arg(long, help_heading = "Codec")]
-    no_heads: bool,
 
     /// Target ratios: one token in RATIO stays
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1.5,2,3,3.5,5,8", value_parser = options::ratio, help_heading = "Eviction")]
@@ -184,39 +167,19 @@ fn choose_runs(dump: &mut Dump, run: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A list without what is in it already.
-fn distinct<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
-    let mut kept = Vec::new();
-    list.iter().for_each(|item| {
-        if !kept.contains(item) {
-            kept.push(*item);
-        }
-    });
-    kept
-}
-
 impl Arguments {
     fn request(&self, session: &SessionKeys) -> Request {
         let zones = Zones::of(&session.lossless);
-        let cut = |cut: &CutName| match cut {
-            CutName::Whole => Cut::Whole,
-            CutName::Blocks => Cut::Blocks(zones),
-        };
-        let codec = || codec::Request {
-            encodings: options::encodings(&self.formats, &self.efforts, &self.rotation),
-            cuts: distinct(&self.cuts).iter().map(cut).collect(),
-            per_head: !self.no_heads,
-        };
         let eviction = || eviction::Request {
             policies: self.policies(session),
-            ratios: distinct(&self.ratios),
-            block_tokens: distinct(&self.block_tokens),
+            ratios: distinct(self.ratios.iter().copied()),
+            block_tokens: distinct(self.block_tokens.iter().copied()),
             base: session.keys.clone(),
             prompt_tokens: self.prompt,
             scale: self.scale,
         };
         Request {
-            codec: (self.skip != Some(Part::Lossless)).then(codec),
+            codec: self.skip != Some(Part::Lossless),
             eviction: (self.skip != Some(Part::Eviction)).then(eviction),
             rules: Rules {
                 first_evicted_layer: session.eviction.first_layer,
@@ -225,8 +188,8 @@ impl Arguments {
                 recent_tokens: session.eviction.recent_tokens,
                 zones,
             },
-            ratios: distinct(&self.ratios),
-            block_tokens: distinct(&self.block_tokens),
+            ratios: distinct(self.ratios.iter().copied()),
+            block_tokens: distinct(self.block_tokens.iter().copied()),
         }
     }
 

@@ -2,9 +2,7 @@
 
 use crate::failure::Failure;
 use crate::input;
-use mnnkv::gear::{Effort, Format, Pairing};
 use mnnkv::session::config::{Config, EvictionRules, LosslessRules};
-use mnnkv_replay::codec::{Encoding, Hint};
 use mnnkv_replay::eviction::{Policy, fixed_keys, policies};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -18,26 +16,6 @@ const MOST_LAYERS: u32 = u16::MAX as u32;
 /// Limit of a config file.
 const MAX_CONFIG: u64 = 4 << 20;
 
-/// A format of gear.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum FormatName {
-    /// The format of the reference system
-    V1,
-    /// Rows and channels
-    V2,
-    /// Prefix codes in lanes, which a store uses by default
-    Lanes,
-}
-
-/// A way to cut tensors.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum CutName {
-    /// A tensor is one blob
-    Whole,
-    /// Cold tokens are cut into blocks, as in a session
-    Blocks,
-}
-
 /// A part of the evaluation.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
@@ -45,32 +23,6 @@ pub enum Part {
     Lossless,
     /// Replayed eviction
     Eviction,
-}
-
-/// Parses an effort.
-pub fn effort(text: &str) -> Result<Effort, String> {
-    match text.parse() {
-        Ok(number @ 1..=9) => Effort::new(number, "effort").map_err(|e| e.to_string()),
-        _ => Err("a number from 1 to 9 expected".into()),
-    }
-}
-
-/// Parses `none`, `half:10000` or `adjacent:500000`.
-pub fn hint(text: &str) -> Result<Option<Hint>, String> {
-    const EXPECTED: &str = "none, half:THETA or adjacent:THETA expected, such as half:10000";
-    if text == "none" {
-        return Ok(None);
-    }
-    let (pairing, theta) = text.split_once(':').ok_or(EXPECTED)?;
-    let pairing = match pairing {
-        "half" => Pairing::Half,
-        "adjacent" => Pairing::Adjacent,
-        _ => return Err(EXPECTED.into()),
-    };
-    match theta.parse::<f32>() {
-        Ok(theta) if theta.is_finite() && theta >= 1.0 => Ok(Some(Hint { pairing, theta })),
-        _ => Err(format!("theta is {theta:?}; a number of at least 1 expected")),
-    }
 }
 
 /// Parses a ratio of eviction.
@@ -153,28 +105,6 @@ fn is_ours(key: &str) -> bool {
     key.starts_with("kv_h2o_") || key.starts_with("kv_lossless_")
 }
 
-/// Every combination of formats, efforts and hints that differs; v1 takes no hint, lanes take neither.
-pub fn encodings(formats: &[FormatName], efforts: &[Effort], hints: &[Option<Hint>]) -> Vec<Encoding> {
-    let mut encodings = Vec::new();
-    let mut add = |format, effort, rotation| {
-        let encoding = Encoding { format, effort, rotation };
-        if !encodings.contains(&encoding) {
-            encodings.push(encoding);
-        }
-    };
-    for format in formats {
-        match format {
-            FormatName::V1 => efforts.iter().for_each(|&effort| add(Format::V1, effort, None)),
-            FormatName::V2 => {
-                efforts.iter().for_each(|&effort| hints.iter().for_each(|&hint| add(Format::V2, effort, hint)))
-            }
-            // It has no efforts.
-            FormatName::Lanes => add(Format::Lanes, Effort::DEFAULT, None),
-        }
-    }
-    encodings
-}
-
 /// The keys of a session for a dump.
 pub struct SessionKeys {
     /// As given, and smaller zones for a short dump.
@@ -252,12 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hints_policies_and_keys_say_what_is_wrong() {
-        assert_eq!(hint("none"), Ok(None));
-        assert_eq!(hint("adjacent:500000"), Ok(Some(Hint { pairing: Pairing::Adjacent, theta: 500000.0 })));
-        for wrong in ["half", "half:x", "half:0", "half:inf", "third:10000"] {
-            assert!(hint(wrong).unwrap_err().contains("expected"), "{wrong}");
-        }
+    fn policies_and_keys_say_what_is_wrong() {
         assert_eq!(policy("sum").unwrap().keys["kv_h2o_aggregation"], "sum");
         assert_eq!(policy(r#"mine={"kv_h2o_ema_alpha":0.5}"#).unwrap().name, "mine");
         for wrong in ["best", "mine={", r#"mine={"kv_lossless_effort":1}"#] {

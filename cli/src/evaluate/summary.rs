@@ -1,33 +1,20 @@
-//! The results of an evaluation as tables.
+//! The tables of an evaluation, for terminals and for pages.
 
 use crate::bytes;
-use crate::figures::{Curve, Figures, Point, Sum, distinct};
 use crate::output::visible;
-use crate::table;
+use crate::results::{Coding, Curve, Figures, Point, Sum, distinct};
+use crate::table::Table;
 use mnnkv_replay::results::{LayerResult, Results, WholeCacheResult};
 use std::path::Path;
 
 /// Most findings that are printed; the file has all.
 const MOST_FINDINGS: usize = 12;
 
-/// Tables of the dump, the codec, eviction and the whole cache.
+/// The tables, the first findings, and where the rest is.
 pub fn text(figures: &Figures, output: Option<&Path>) -> String {
     let results = &figures.results;
-    let evicted = format!(
-        "Eviction with blocks of {}, mean of the layers from {} on, over the steps from the first eviction on: share \
-         of tokens and of attention kept, error of the output",
-        figures.block_tokens, figures.front
-    );
-    let mut text = dump(results);
-    for (title, table) in [
-        ("Codec, all layers: raw over kept bytes; bytes per second of one thread", lossless(figures)),
-        (&evicted, eviction(figures)),
-        ("Whole cache: all raw over all kept bytes", whole_cache(results)),
-    ] {
-        if !table.is_empty() {
-            text += &format!("\n{title}\n{table}");
-        }
-    }
+    let tables = [dump(results), codec(figures), eviction(figures), whole_cache(figures)];
+    let mut text = tables.iter().map(Table::text).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
     if !results.findings.is_empty() {
         text += &format!("\n{}\n", bytes::plural(results.findings.len() as u64, "finding"));
         for finding in results.findings.iter().take(MOST_FINDINGS) {
@@ -47,8 +34,9 @@ pub fn text(figures: &Figures, output: Option<&Path>) -> String {
     text
 }
 
-fn dump(results: &Results) -> String {
-    let body = distinct(results.layers.iter().map(|layer| &layer.run)).into_iter().map(|run| {
+/// What was evaluated.
+pub fn dump(results: &Results) -> Table {
+    let rows = distinct(results.layers.iter().map(|layer| &layer.run)).into_iter().map(|run| {
         let layers: Vec<_> = results.layers.iter().filter(|layer| layer.run == *run).collect();
         let each = |of: &dyn Fn(&LayerResult) -> String| distinct(layers.iter().map(|layer| of(layer))).join(", ");
         vec![
@@ -57,38 +45,39 @@ fn dump(results: &Results) -> String {
             each(&|l| bytes::count(l.tokens as u64)),
             each(&|l| format!("{} x {}", l.kv_heads, l.head_dim)),
             each(&|l| l.dtype.clone()),
-            bytes::format(layers.iter().map(|l| l.raw_bytes).sum()),
+            bytes::format(layers.iter().fold(0, |sum: u64, l| sum.saturating_add(l.raw_bytes))),
             each(&|l| l.scores_from.clone().unwrap_or_else(|| "none".into())),
         ]
     });
-    table::text(&["run", "layers", "tokens", "KV heads x dims", "type", "K and V", "attention"], body)
+    Table::new("Dump", &["run", "layers", "tokens", "KV heads x dims", "type", "K and V", "attention"], rows)
 }
 
-fn lossless(figures: &Figures) -> String {
+/// The codec in both cuts, of all layers and of the first ones.
+pub fn codec(figures: &Figures) -> Table {
     let ratio = |sum: Sum| if sum.raw > 0.0 { format!("{:.3}", sum.ratio()) } else { String::new() };
     let speed = |bytes: Option<f64>| bytes.map_or(String::new(), |bytes| format!("{:.0} MB/s", bytes / 1e6));
-    let body = figures.codings.iter().map(|coding| {
-        let first =
-            |tensor: usize| Sum::join(coding.layers.range(..figures.front).filter_map(|(_, sums)| sums[tensor]));
+    let row = |coding: &Coding| {
         let total = coding.total();
         vec![
-            coding.label(),
             coding.cut.clone(),
-            ratio(coding.tensor(0)),
-            ratio(coding.tensor(1)),
-            ratio(first(0)),
-            ratio(first(1)),
+            ratio(coding.tensor(0, u32::MAX)),
+            ratio(coding.tensor(1, u32::MAX)),
+            ratio(coding.tensor(0, figures.front)),
+            ratio(coding.tensor(1, figures.front)),
             speed(total.encode()),
             speed(total.decode()),
         ]
-    });
-    let front = |tensor: &str| format!("{tensor}, layers < {}", figures.front);
-    let head = ["encoding", "cut", "K", "V", &front("K"), &front("V"), "encoded", "decoded"];
-    table::text(&head, body)
+    };
+    let title = format!(
+        "Codec: raw over kept bytes of all layers and of those before {}; bytes per second of one thread",
+        figures.front
+    );
+    let head = ["cut", "K", "V", "K, first layers", "V, first layers", "encoded", "decoded"];
+    Table::new(title, &head, figures.codings.iter().map(row))
 }
 
 /// Policies by ratio, with one block length and the layers that a session evicts from; the file has all.
-fn eviction(figures: &Figures) -> String {
+pub fn eviction(figures: &Figures) -> Table {
     let row = |curve: &Curve, point: &Point| {
         vec![
             curve.policy.clone(),
@@ -96,33 +85,34 @@ fn eviction(figures: &Figures) -> String {
             format!("{:.3}", point.kept_share),
             format!("{:.4}", point.kept_mass),
             format!("{:.4}", point.error),
+            format!("{:.4}", point.worst),
             format!("{:.4}", point.cosine),
             format!("{:.0}", point.moved),
             point.restored.map_or(String::new(), |restored| bytes::format(restored as u64)),
         ]
     };
     // A ratio that evicts nothing tells nothing.
-    let body = figures
+    let rows = figures
         .shown_curves()
         .flat_map(|curve| curve.points.iter().filter(|point| point.evicts).map(move |point| row(curve, point)));
-    table::text(&["policy", "ratio", "kept", "mass", "error", "cosine", "moved", "restored per step"], body)
+    let title = format!(
+        "Eviction with blocks of {}, mean of the layers from {} on, over the steps from the first eviction on: share of \
+         tokens and of attention kept, error of the output",
+        figures.block_tokens, figures.front
+    );
+    let head = ["policy", "ratio", "kept", "mass", "error", "worst layer", "cosine", "moved", "restored per step"];
+    Table::new(title, &head, rows)
 }
 
-/// Each encoding of the default effort, or all without one of that, by ratio; the first block length. The file has all.
-fn whole_cache(results: &Results) -> String {
-    let Some(first) = results.whole_cache.first() else { return String::new() };
-    let of_block = || results.whole_cache.iter().filter(|r| r.block_tokens == first.block_tokens);
-    let usual = format!("effort {}", mnnkv::gear::Effort::DEFAULT.get());
-    let is_usual = |r: &&WholeCacheResult| r.lossless.contains(&usual);
-    let has_usual = of_block().any(|r| is_usual(&r));
-    // A session cuts blocks, so these are shown where there are any.
-    let cut = if of_block().any(|r| r.cut == "blocks") { "blocks" } else { "whole" };
-    let body = of_block().filter(|r| r.cut == cut && (!has_usual || is_usual(r) || r.lossless == "lanes")).map(|r| {
+/// Ratios over all layers, as a session cuts, by ratio; the shown block length. The file has all.
+pub fn whole_cache(figures: &Figures) -> Table {
+    let Figures { results, block_tokens, .. } = figures;
+    let cut = figures.codings.first().map_or("", |coding| &coding.cut);
+    let row = |r: &WholeCacheResult| {
         let numbers = [r.lossless_only, r.lossy_only, r.joint, r.reference_product].map(|ratio| format!("{ratio:.2}"));
-        let mut row = vec![r.run.clone(), r.lossless.clone(), r.cut.clone(), r.target_ratio.to_string()];
-        row.extend(numbers);
-        row
-    });
-    let head = ["run", "encoding", "cut", "ratio", "lossless", "eviction", "both", "reference's product"];
-    table::text(&head, body)
+        [vec![r.run.clone(), r.target_ratio.to_string()], numbers.to_vec()].concat()
+    };
+    let shown = results.whole_cache.iter().filter(|r| r.block_tokens == *block_tokens && r.cut == cut);
+    let title = format!("Whole cache, {cut}: all raw over all kept bytes");
+    Table::new(title, &["run", "ratio", "lossless", "eviction", "both", "reference's product"], shown.map(row))
 }

@@ -36,6 +36,7 @@ use clap::Args;
 use clap::error::ErrorKind;
 use flags::Flags;
 use judge::Runtime;
+pub use page::{HEAD, row};
 use read::Inputs;
 use std::path::{Path, PathBuf};
 use summary::Case;
@@ -361,7 +362,7 @@ fn text(cases: &[Case]) -> String {
         let passed = if case.passed() { "passed" } else { "FAILED" };
         text += &format!("{}: {passed}\n", visible(&case.entry.name));
         let gates = case.verdict.gates.iter().filter(|gate| gate.enabled);
-        text += &crate::table::text(&page::HEAD, gates.map(page::row));
+        text += &crate::table::text(&HEAD, gates.map(row));
         for warning in &case.verdict.warnings {
             let lead = if warning.starts_with("[WARN]") { "" } else { "warning: " };
             text += &format!("{lead}{}\n", visible(warning));

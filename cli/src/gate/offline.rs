@@ -3,7 +3,8 @@
 use super::read::Inputs;
 use super::table::Thresholds;
 use super::verdict::{Gate, Verdict};
-use crate::figures::{Coding, Figures};
+use crate::results::Figures;
+use mnnkv_replay::codec::BLOCKS;
 use mnnkv_replay::results::{EvictionResult, WholeCacheResult};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -38,13 +39,11 @@ fn settings(figures: &Figures) -> Vec<Setting> {
         }
         None => settings.push(new),
     };
-    // A session cuts blocks and has no rotation hint; other ratios are judged where these are missing.
-    let is_session = |whole: &&WholeCacheResult| whole.cut == "blocks" && whole.rotation.is_none();
-    let has_session = results.whole_cache.iter().any(|whole| is_session(&whole));
-    for whole in results.whole_cache.iter().filter(|whole| !has_session || is_session(whole)) {
-        let WholeCacheResult { lossless, cut, target_ratio, block_tokens, .. } = whole;
+    // A session cuts blocks.
+    for whole in results.whole_cache.iter().filter(|whole| whole.cut == BLOCKS) {
+        let WholeCacheResult { cut, target_ratio, block_tokens, .. } = whole;
         add(Setting {
-            name: format!("{file}: {lossless}, {cut}, target ratio {target_ratio}, eviction blocks of {block_tokens}"),
+            name: format!("{file}: {cut}, target ratio {target_ratio}, eviction blocks of {block_tokens}"),
             // Without a replay the tokens that stay were computed, not measured.
             lossy: whole.policy.as_ref().map(|_| whole.deep_lossy),
             lossless: Some(whole.front_lossless),
@@ -81,13 +80,13 @@ fn evictions(figures: &Figures) -> Vec<Setting> {
     settings
 }
 
-/// Each codec over all its tensors.
+/// The codec over all tensors, in each cut.
 fn codecs(figures: &Figures) -> Vec<Setting> {
-    let setting = |coding: &Coding| {
-        let name = format!("{}: {}, {}", figures.name, coding.label(), coding.cut);
-        Setting { lossless: Some(coding.total().ratio()), ..Setting::named(name) }
-    };
-    figures.codings.iter().map(setting).collect()
+    let name = |cut: &str| format!("{}: {cut}", figures.name);
+    let settings = figures.codings.iter();
+    settings
+        .map(|coding| Setting { lossless: Some(coding.total().ratio()), ..Setting::named(name(&coding.cut)) })
+        .collect()
 }
 
 /// Judges the setting that passes most gates, of those the one with the greatest joint or lossless ratio.

@@ -5,10 +5,9 @@ use super::demo::{self, Demo};
 use super::metrics;
 use super::tables::{self, BadLine};
 use super::toml::Entry;
-use crate::figures::Figures;
-use crate::{input, report};
+use crate::input;
+use crate::results::{self, Figures};
 use mnnkv::json::Brief;
-use mnnkv_replay::results;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fs;
@@ -148,8 +147,8 @@ impl Inputs {
         let Some(object) = value.as_object() else { return Ok(false) };
         let has = |key: &str| object.contains_key(key);
         match object.get("format").and_then(Value::as_str) {
-            Some(results::FORMAT) => {
-                let results = report::evaluation(value.get("version"), value).map_err(|e| format!("{place}: {e}"))?;
+            _ if results::is_one(value) => {
+                let results = results::read(value).map_err(|e| format!("{place}: {e}"))?;
                 self.evaluations.push(Figures::new(place.file, results));
                 return Ok(true);
             }

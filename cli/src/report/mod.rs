@@ -1,119 +1,256 @@
-//! `mnnkv report`: results as one page.
+//! `mnnkv report`: results as one page of HTML. The page is well-formed XML too, and refers to nothing outside.
 
-mod advice;
-mod chart;
-mod charts;
-mod content;
-mod document;
-mod html;
-mod markdown;
-mod memory;
-mod read;
-
+use crate::chart::{Axis, Series, figure};
+use crate::evaluate::summary;
 use crate::failure::Failure;
-use crate::figures::Figures;
+use crate::gate::{self, Gate};
+use crate::input;
 use crate::output::{self, Output};
+use crate::results::{self, Coding, Curve, Figures};
+use crate::table::{Table, escaped};
 use clap::Args;
-use content::Cases;
-use read::Input;
-pub use read::evaluation;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
   mnnkv report results.json -o report.html
-  mnnkv report results.json gates.json -o report.html --markdown report.md
-  mnnkv report --compare before.json after.json -o rounds.html
+  mnnkv report before.json after.json gates.json -o report.html
 ";
 
 /// Files of one report, at most.
 const MOST_FILES: usize = 32;
+const STYLE: &str = include_str!("style.css");
 
 /// Write results of `mnnkv evaluate` and `mnnkv gate` as one page that people read.
 ///
 /// The page is one HTML file without scripts and without references to other files: for browsers on desks and phones, in
-/// light and dark, and for printers. Markdown has tables instead of charts.
+/// light and dark, and for printers. Results of several files follow each other.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Arguments {
     /// Files of `mnnkv evaluate --output`, and of `mnnkv gate`
     #[arg(required = true, value_name = "RESULTS")]
     results: Vec<PathBuf>,
-    /// The page: HTML, or Markdown if the name ends in .md
-    #[arg(short, long, value_name = "FILE", required_unless_present = "markdown")]
-    output: Option<PathBuf>,
-    /// The same as Markdown
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    /// Show the evaluations as rounds, side by side, with changes against the first
-    #[arg(long)]
-    compare: bool,
-    /// Replace the output files
+    /// The page
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Replace the output file
     #[arg(long)]
     overwrite: bool,
 }
 
+/// The gates of one case.
+#[derive(Deserialize)]
+struct Case {
+    /// Absent where the file has one case.
+    #[serde(default)]
+    case: String,
+    overall_pass: bool,
+    gates: Vec<Gate>,
+    #[serde(default)]
+    warnings: Vec<String>,
+}
+
+/// The content of one file.
+enum Input {
+    Evaluation(Box<Figures>),
+    Gates(Vec<Case>),
+}
+
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
-    let outputs: Vec<&PathBuf> = arguments.output.iter().chain(&arguments.markdown).collect();
-    if let [first, second] = outputs[..]
-        && first == second
-    {
-        return Err(Failure(format!("--output and --markdown are both {}; two files expected", first.display())));
+    let Arguments { results, output, overwrite } = arguments;
+    output::refuse_existing(output, *overwrite)?;
+    output::refuse_inputs([output], results)?;
+    if results.len() > MOST_FILES {
+        return Err(Failure(format!("{} files of results; {MOST_FILES} or fewer expected", results.len())));
     }
-    outputs.iter().try_for_each(|path| output::refuse_existing(path, arguments.overwrite))?;
-    output::refuse_inputs(outputs.iter().copied(), &arguments.results)?;
-    let (rounds, cases) = arguments.read()?;
-    let document =
-        if arguments.compare { content::comparison(&rounds, &cases) } else { content::report(&rounds, &cases) };
-    let mut text = String::new();
-    // All pages are complete before the first is written.
-    let pages: Vec<(&PathBuf, String)> = outputs
-        .into_iter()
-        .map(|path| {
-            let is_markdown = arguments.markdown.as_ref() == Some(path) || path.extension().is_some_and(|e| e == "md");
-            (path, if is_markdown { markdown::page(&document) } else { html::page(&document) })
+    let inputs = results.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    let page = page(&inputs);
+    output::write_files([(output.as_path(), page.as_str())])?;
+    let text = format!("{}: {}\n", output.display(), crate::bytes::format(page.len() as u64));
+    Ok(Output::new(text, json!({ "written": [{ "file": output.display().to_string(), "bytes": page.len() }] })))
+}
+
+fn read(path: &Path) -> Result<Input, String> {
+    let text = input::text(path)?;
+    let value: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+    content(&path.display().to_string(), &value).map_err(|text| format!("{}: {text}", path.display()))
+}
+
+/// The content of a file, checked. The error names the field.
+fn content(name: &str, value: &Value) -> Result<Input, String> {
+    if results::is_one(value) {
+        return Ok(Input::Evaluation(Box::new(Figures::new(name.into(), results::read(value)?))));
+    }
+    if let Some(cases) = value.get("mnnkv").and_then(|own| own.get("cases")) {
+        return Ok(Input::Gates(input::typed(cases).map_err(|text| format!("mnnkv.cases: {text}"))?));
+    }
+    let found = value.get("format").map_or("missing".into(), input::short);
+    Err(format!(
+        "format is {found}; a result of `mnnkv evaluate --output`, or of `mnnkv gate --json` or `--summary`, expected"
+    ))
+}
+
+fn page(inputs: &[Input]) -> String {
+    let body: String = inputs
+        .iter()
+        .map(|input| match input {
+            Input::Evaluation(figures) => evaluation(figures),
+            Input::Gates(cases) => cases.iter().map(gates).collect(),
         })
         .collect();
-    output::write_files(pages.iter().map(|(path, page)| (path.as_path(), page.as_str())))?;
-    for (path, page) in &pages {
-        text += &format!("{}: {}\n", path.display(), crate::bytes::format(page.len() as u64));
-    }
-    let written = pages.iter().map(|(path, page)| json!({ "file": path.display().to_string(), "bytes": page.len() }));
-    Ok(Output::new(text, json!({ "written": written.collect::<Vec<_>>() })))
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\n<title>mnnkv report</title>\n<style>\n{STYLE}</style>\n\
+         </head>\n<body>\n<main>\n<h1>KV cache, evaluated by mnn-kv</h1>\n{body}</main>\n\
+         <footer><p>Written by mnnkv {}.</p></footer>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
-impl Arguments {
-    fn read(&self) -> Result<(Vec<Figures>, Cases), Failure> {
-        if self.results.len() > MOST_FILES {
-            let text = format!("{} files of results; {MOST_FILES} or fewer expected", self.results.len());
-            return Err(Failure(text));
-        }
-        let mut rounds = Vec::new();
-        let mut cases = Cases::new();
-        let names = names(&self.results);
-        for (path, name) in self.results.iter().zip(names) {
-            match read::read(path)? {
-                Input::Evaluation(results) => rounds.push(Figures::new(name, *results)),
-                Input::Gates(found) => cases.extend(found.into_iter().map(|case| (name.clone(), case))),
+/// A section: a heading, a paragraph, and what follows.
+fn section(title: &str, text: &str, parts: &[String]) -> String {
+    format!("<section>\n<h2>{}</h2>\n<p>{}</p>\n{}</section>\n", escaped(title), escaped(text), parts.concat())
+}
+
+fn evaluation(figures: &Figures) -> String {
+    let results = &figures.results;
+    let state = if results.complete { "" } else { " The evaluation was stopped early: lists are not complete." };
+    let about = format!("{}, of {}, by mnn-kv {}.{state}", figures.name, results.dumps, results.program);
+    let mut parts = vec![section("Dump", &about, &[summary::dump(results).html()])];
+    let whole = summary::whole_cache(figures);
+    if !whole.rows.is_empty() {
+        let text = "The first layers keep all tokens, encoded; the others keep the tokens that eviction leaves, encoded too. \
+                    \"Both\" is the number to plan with. The reference's product multiplies the ratio of the first layers with \
+                    that of the others, which are different layers. A ratio of 3.5 keeps one token in 3.5.";
+        parts.push(section("Whole cache", text, &[whole.html()]));
+    }
+    if let Some(coding) = figures.codings.first() {
+        let text = "Every bit comes back. In blocks, as a session cuts, the first and the newest tokens stay raw. Speeds are \
+                    those of the machine that evaluated.";
+        parts.push(section("Lossless", text, &[by_layer(coding), summary::codec(figures).html()]));
+    }
+    if figures.shown_curves().next().is_some() {
+        let text = "Error of the attention output against the share of tokens that stay: |kept - whole| / |whole|, L2, over \
+                    all steps and heads of a layer. It ranks ratios and policies; perplexity decides (mnnkv gate --ppl).";
+        parts.push(section("Eviction", text, &[by_share(figures), summary::eviction(figures).html()]));
+    }
+    let findings = results.findings.iter().map(|f| [&f.reason, &f.place, &f.text].map(|s| input::short(s)).to_vec());
+    let findings = Table::new("Findings", &["kind", "place", "finding"], findings);
+    let settings = results.settings.iter().map(|(key, value)| vec![key.clone(), input::short(value)]);
+    let settings = Table::new("Settings", &["setting", "value"], settings);
+    parts.push(section("Findings", "What a reader of the figures must know.", &[findings.html(), settings.html()]));
+    parts.concat()
+}
+
+/// A tick, or a ratio in a description: a number without zeros at its end.
+fn number(value: f64) -> String {
+    let text = if value.abs() < 1e6 { format!("{value:.3}") } else { return format!("{value:.1e}") };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Raw over kept bytes of K and of V, layer by layer.
+fn by_layer(coding: &Coding) -> String {
+    let series = ["K", "V"].iter().enumerate().map(|(tensor, name)| Series {
+        name: (*name).into(),
+        points: coding.layers.iter().map(|(layer, sums)| (f64::from(*layer), sums[tensor].ratio())).collect(),
+    });
+    let series: Vec<Series> = series.collect();
+    let ratios = || series.iter().flat_map(|series| &series.points).map(|point| point.1);
+    let (least, most) = (ratios().fold(1.0, f64::min), ratios().fold(1.0, f64::max));
+    let last = coding.layers.keys().max().copied().unwrap_or_default();
+    let x = Axis::new("layer", 0.0, f64::from(last).max(4.0), number);
+    let y = Axis::new("raw over kept bytes", least, most, number);
+    let title = format!("Ratio by layer, {}", coding.cut);
+    let description = format!("Ratios of {} layers, from {} to {}.", coding.layers.len(), number(least), number(most));
+    figure(&title, &description, &x, &y, &series)
+}
+
+/// The error of each policy against the share of tokens that it keeps.
+fn by_share(figures: &Figures) -> String {
+    let series = figures.shown_curves().map(|Curve { policy, points, .. }| {
+        let mut points: Vec<(f64, f64)> = points.iter().map(|point| (point.kept_share, point.error)).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+        Series { name: policy.clone(), points }
+    });
+    let series: Vec<Series> = series.collect();
+    let most = series.iter().flat_map(|series| &series.points).map(|point| point.1).fold(0.01, f64::max);
+    let percent = |share: f64| format!("{}%", number(100.0 * share));
+    let x = Axis::new("tokens that stay", 0.0, 1.0, percent);
+    let y = Axis::new("error of the attention output", 0.0, most, percent);
+    let title = format!("Error against tokens, blocks of {}", figures.block_tokens);
+    let description = format!("Mean errors over layers of {} policies, up to {}.", series.len(), percent(most));
+    figure(&title, &description, &x, &y, &series)
+}
+
+fn gates(case: &Case) -> String {
+    let Case { case, overall_pass, gates, warnings } = case;
+    let verdict = if *overall_pass { "All gates pass." } else { "A gate fails." };
+    let (on, off): (Vec<&Gate>, Vec<&Gate>) = gates.iter().partition(|gate| gate.enabled);
+    let table =
+        |title: &str, gates: Vec<&Gate>| Table::new(title, &gate::HEAD, gates.into_iter().map(gate::row)).html();
+    let off = if off.is_empty() { String::new() } else { table("Gates that are off", off) };
+    let warnings: String = warnings.iter().map(|text| format!("<p>Warning: {}</p>\n", escaped(text))).collect();
+    section(&format!("Gates {case}"), verdict, &[table("Gates", on), warnings, off])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &[u8] = include_bytes!("../../testdata/report/results.json");
+
+    /// Damages of a file: other bytes, a piece less, another number.
+    fn damaged(seed: u64) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let mut bytes = SAMPLE.to_vec();
+        let numbers: [&[u8]; 8] =
+            [b"0", b"-1", b"1e308", b"18446744073709551615", b"4294967295", b"1e-300", b"null", b"7"];
+        for _ in 0..1 + random(2) {
+            let at = random(bytes.len());
+            match random(6) {
+                0 => bytes[at] = random(256) as u8,
+                1 => drop(bytes.drain(at..(at + 1 + random(2000)).min(bytes.len()))),
+                _ => {
+                    let is_number = |byte: &u8| byte.is_ascii_digit() || *byte == b'.';
+                    let Some(first) = bytes[at..].iter().position(is_number).map(|i| at + i) else { continue };
+                    let len = bytes[first..].iter().take_while(|byte| is_number(byte)).count();
+                    drop(bytes.splice(first..first + len, numbers[random(numbers.len())].iter().copied()));
+                }
             }
         }
-        let most = chart::MOST_SERIES;
-        if self.compare && !(2..=most).contains(&rounds.len()) {
-            let text = format!("--compare: {} files of `mnnkv evaluate`; 2 to {most} expected", rounds.len());
-            return Err(Failure(text));
-        }
-        Ok((rounds, cases))
+        bytes
     }
-}
 
-/// The shortest ends of paths that differ: file names, or with their folders.
-fn names(paths: &[PathBuf]) -> Vec<String> {
-    let end = |path: &Path, parts: usize| {
-        let all: Vec<_> = path.components().collect();
-        all[all.len().saturating_sub(parts)..].iter().collect::<PathBuf>().display().to_string()
-    };
-    let of = |parts: usize| paths.iter().map(|path| end(path, parts)).collect::<Vec<_>>();
-    let differ = |names: &[String]| names.iter().collect::<std::collections::HashSet<_>>().len() == names.len();
-    (1..8).map(of).find(|names| differ(names)).unwrap_or_else(|| of(usize::MAX))
+    #[test]
+    fn a_thousand_damaged_files_give_an_error_or_a_whole_page() {
+        let (mut refused, mut written) = (0, 0);
+        for seed in 0..1000 {
+            let read = serde_json::from_slice(&damaged(seed)).map_err(|e| e.to_string());
+            match read.and_then(|value: Value| content("damaged.json", &value)) {
+                Err(text) => {
+                    assert!(!text.is_empty() && text.len() < 900, "{seed}: {text}");
+                    refused += 1;
+                }
+                Ok(input) => {
+                    written += 1;
+                    let page = page(&[input]);
+                    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+                    roxmltree::Document::parse_with_options(&page, options).unwrap_or_else(|e| panic!("{seed}: {e}"));
+                    assert!(page.len() < 2 << 20 && !page.contains("NaN") && !page.contains(">inf"), "{seed}");
+                }
+            }
+        }
+        assert!(refused > 300 && written > 100, "{refused} refused, {written} written");
+    }
 }
