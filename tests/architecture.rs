@@ -43,7 +43,7 @@ const DIRECTION: &[(&str, &str)] = &[
         "replay/quality",
         "arch attend dtype layout replay/dumps replay/error replay/head_sums replay/llama replay/watch session status",
     ),
-    ("replay/llama", "arch dtype json replay/dumps replay/error"),
+    ("replay/llama", "arch json replay/error"),
     ("replay/reference", "replay/dumps replay/error"),
     ("replay/dumps", "dtype json layout replay/error status"),
     ("replay/head_sums", "h2o session status"),

@@ -7,16 +7,16 @@ use crate::results::distinct;
 use crate::{progress, table};
 use clap::Args;
 use mnnkv_replay::llama::Model;
-use mnnkv_replay::quality::{self, Cache, Item, MIN_PROMPT, Method, PROMPT, Request, Results, Row, STEPS, Task, WHOLE};
+use mnnkv_replay::quality::{self, Item, MIN_PROMPT, Method, PROMPT, Request, Results, Row, STEPS, Task, WHOLE};
 use mnnkv_replay::watch::Watch;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 const EXAMPLES: &str = "\
 Examples:
-  mnnkv quality model.gguf --tokens tokens.u16 --cache build/quality
+  mnnkv quality model.gguf --tokens tokens.u16
   mnnkv quality model.gguf --tasks tasks.jsonl --method k8v4 --generate 64
-  mnnkv quality folder --tokens tokens.u16 --texts 8 --method mass --task recall --prompt 768
+  mnnkv quality model.gguf --tokens tokens.u16 --texts 8 --method mass --task recall --prompt 768
   mnnkv quality model.gguf --tokens tokens.u16 --method 'mine={\"kv_h2o_block_tokens\":16}'
 ";
 
@@ -28,7 +28,7 @@ Examples:
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Arguments {
-    /// A GGUF file, or a folder with config.json and safetensors files, of a Llama or a Qwen2
+    /// A GGUF file of a Llama or a Qwen2
     model: PathBuf,
     /// Token ids of text for the built-in tasks, little-endian u16, or u32 in a file *.u32
     #[arg(long, value_name = "FILE", required_unless_present = "items")]
@@ -63,12 +63,6 @@ pub struct Arguments {
     /// Texts that run side by side on a thread; each takes memory for two caches
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=256))]
     batch: u16,
-    /// A folder for prompts and results, with which a later run goes on
-    #[arg(long, value_name = "FOLDER")]
-    cache: Option<PathBuf>,
-    /// The most that prompts may take in the folder, in GB
-    #[arg(long, value_name = "GB", default_value = "8", requires = "cache")]
-    cache_size: u32,
 }
 
 /// Parses the name of a built-in method, or `NAME={...}`.
@@ -107,10 +101,9 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
 impl Arguments {
     fn request(&self, model: &Model) -> Result<Request, Failure> {
         let mut methods = match &self.methods[..] {
-            [] => quality::methods().into_iter().take(quality::USUAL).collect(),
+            [] => quality::methods(),
             methods => methods.to_vec(),
         };
-        methods.iter().try_for_each(Method::check)?;
         evaluate::refuse_twice("--method", methods.iter().map(|method| &method.name))?;
         if methods.iter().all(|method| method.name != WHOLE) {
             methods.splice(0..0, quality::methods().into_iter().filter(|method| method.name == WHOLE));
@@ -126,18 +119,7 @@ impl Arguments {
                 self.generate, item.id, item.scored[0]
             )));
         }
-        Ok(Request {
-            methods,
-            items,
-            ratios,
-            generate: usize::from(self.generate),
-            batch: usize::from(self.batch),
-            cache: self.cache.as_ref().map(|folder| Cache {
-                folder: folder.clone(),
-                most: u64::from(self.cache_size) * 1_000_000_000,
-                program: program(),
-            }),
-        })
+        Ok(Request { methods, items, ratios, generate: usize::from(self.generate), batch: usize::from(self.batch) })
     }
 
     /// The texts of the file, or those of the built-in tasks.
@@ -173,13 +155,6 @@ impl Arguments {
             None => format!("{} texts of each task, prompts of {} tokens, seed {}", self.texts, self.prompt, self.seed),
         }
     }
-}
-
-/// A text that differs between builds of this program.
-fn program() -> String {
-    let file = std::env::current_exe().and_then(std::fs::metadata);
-    let file = file.ok().map(|file| (file.len(), file.modified().ok()));
-    format!("{} {file:?}", env!("CARGO_PKG_VERSION"))
 }
 
 fn text(conditions: &str, results: &Results) -> String {

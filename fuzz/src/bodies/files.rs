@@ -70,7 +70,7 @@ const NAMES: [&str; 20] = [
     "attention_l0_h2_q2_t4.f16",
 ];
 
-/// Any bytes as the files of a folder: each reader of dumps, and the loader of a Llama, refuses them or reads layers, in
+/// Any bytes as the files of a folder: each reader of dumps refuses them or reads layers, in
 /// memory proportional to them. A file is a byte for its name, a 16-bit length and as many bytes.
 pub fn dumps(data: &[u8]) {
     let folder = Folder::new();
@@ -94,7 +94,6 @@ fn read(folder: &Path) {
         }
     }
     let _ = reference::evaluate(folder, &reference::Options::default());
-    let _ = llama::Model::open(folder);
 }
 
 /// Any bytes as a PyTorch checkpoint: refused, or tensors with as many numbers as their shapes say, in memory

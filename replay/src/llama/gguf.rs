@@ -5,8 +5,6 @@
 
 use super::Shape;
 use super::blocks::Format;
-use super::config::Names;
-use super::weights::{Tensors, all_finite};
 use crate::error::{Error, Result};
 use mnnkv::json::Brief;
 use mnnkv_model::file::{ModelFile, Source};
@@ -110,7 +108,7 @@ impl Gguf {
         Ok(Gguf { path: path.into(), file, values, tensors, begin })
     }
 
-    fn fail(&self, text: impl std::fmt::Display) -> Error {
+    pub(super) fn fail(&self, text: impl std::fmt::Display) -> Error {
         Error::new(self.path.display(), text)
     }
 
@@ -169,19 +167,7 @@ impl Gguf {
             theta: self.float(&key("rope.freq_base"))?.unwrap_or(10_000.0),
             tied: !self.tensors.contains_key("output.weight"),
         };
-        let names = Names {
-            layers: &key("block_count"),
-            hidden: &key("embedding_length"),
-            inner: &key("feed_forward_length"),
-            heads: &key("attention.head_count"),
-            kv_heads: &key("attention.head_count_kv"),
-            dims: &key("attention.key_length"),
-            vocabulary: "the rows of token_embd.weight",
-            context: &key("context_length"),
-            theta: &key("rope.freq_base"),
-            epsilon: &key("attention.layer_norm_rms_epsilon"),
-        };
-        shape.check(&names).map_err(|text| self.fail(text))?;
+        shape.check(architecture).map_err(|text| self.fail(text))?;
         for name in ["attention.value_length", "rope.dimension_count"] {
             match self.number(&key(name))? {
                 Some(number) if number != dims => {
@@ -237,16 +223,15 @@ fn translated(name: &str) -> Option<String> {
     }
 }
 
-impl Tensors for Gguf {
-    fn names(&self) -> Vec<(&str, String)> {
+impl Gguf {
+    /// The name of each tensor in the file, and in Hugging Face's files; empty if it has none there.
+    pub(super) fn names(&self) -> Vec<(&str, String)> {
         self.tensors.keys().map(|own| (own.as_str(), translated(own).unwrap_or_default())).collect()
     }
 
-    fn fail(&self, text: String) -> Error {
-        Error::new(self.path.display(), text)
-    }
-
-    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+    /// A tensor in f32, by its name in Hugging Face's files. Fails if it is missing, has another shape or a type that is not
+    /// read, or a number that is none, as behind a scale of a block that is none.
+    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let found = self.tensors.iter().find(|(own, _)| translated(own).as_deref() == Some(name));
         let Some((own, place)) = found else { return Err(self.fail(format!("tensor {name}: is missing"))) };
         let fail = |text: String| self.fail(format!("tensor {own}: {text}"));
@@ -271,7 +256,9 @@ impl Tensors for Gguf {
             self.begin.checked_add(place.offset).ok_or_else(|| fail(format!("has the offset {}", place.offset)))?;
         let bytes = self.file.read_vec(begin, bytes).map_err(|e| fail(e.to_string()))?;
         let values = format.read(&bytes);
-        all_finite(&values).map_err(fail)?;
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Err(fail(format!("element {at} is {}; a finite number expected", values[at])));
+        }
         Ok(match self.interleaved(own)? {
             Some(heads) => halves(&values, heads, shape.iter().skip(1).product()),
             None => values,

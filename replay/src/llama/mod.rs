@@ -2,7 +2,6 @@
 
 mod blocks;
 mod config;
-mod folder;
 mod gguf;
 mod weights;
 
@@ -12,11 +11,9 @@ pub(crate) mod tests;
 pub use config::Shape;
 
 use crate::error::Result;
-use folder::Folder;
 use gguf::Gguf;
 use std::path::Path;
 use weights::Weights;
-use xxhash_rust::xxh3::Xxh3;
 
 /// A model.
 pub struct Model {
@@ -36,12 +33,8 @@ pub struct Projected<'a> {
 }
 
 impl Model {
-    /// Reads a GGUF file, or `config.json` and the safetensors files of a folder, with the names of Hugging Face.
+    /// Reads a GGUF file.
     pub fn open(path: &Path) -> Result<Model> {
-        if path.is_dir() {
-            let shape = Shape::read(&path.join("config.json"))?;
-            return Ok(Model { weights: Weights::read(&Folder::open(path)?, &shape)?, shape });
-        }
         let file = Gguf::open(path)?;
         let shape = file.shape()?;
         Ok(Model { weights: Weights::read(&file, &shape)?, shape })
@@ -98,14 +91,6 @@ impl Model {
         let logits = head.apply(states);
         let rows = logits.chunks_exact(head.stride()).enumerate();
         rows.for_each(|(number, row)| each(number, &row[..self.shape.vocabulary]));
-    }
-
-    /// A checksum of all numbers and weights.
-    pub fn fingerprint(&self) -> u128 {
-        let mut sum = Xxh3::new();
-        sum.update(format!("{:?}", self.shape).as_bytes());
-        self.weights.update(&mut sum);
-        sum.digest128()
     }
 
     /// Sine and cosine of each position and pair of dims, `[row][pair]`.

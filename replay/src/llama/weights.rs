@@ -1,30 +1,9 @@
 //! The weights of a model as linear maps in f32.
 
 use super::Shape;
-use crate::error::{Error, Result};
+use super::gguf::Gguf;
+use crate::error::Result;
 use mnnkv::arch::{self, PANEL, Product};
-use xxhash_rust::xxh3::Xxh3;
-use zerocopy::IntoBytes;
-
-/// The tensors of a model, by their names in Hugging Face's files.
-pub(super) trait Tensors {
-    /// The name of each in the file, and in Hugging Face's files; empty if it has none there.
-    fn names(&self) -> Vec<(&str, String)>;
-
-    /// An error of the file.
-    fn fail(&self, text: String) -> Error;
-
-    /// A tensor in f32. Fails if it is missing, has another shape or a type that is not read.
-    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>>;
-}
-
-/// Fails if a number of a tensor is none, as behind a scale of a block that is none.
-pub(super) fn all_finite(values: &[f32]) -> std::result::Result<(), String> {
-    match values.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(at) => Err(format!("element {at} is {}; a finite number expected", values[at])),
-    }
-}
 
 /// Whether a model of so many layers has a tensor of this name: one with others computes something else.
 fn is_read(name: &str, layers: usize) -> bool {
@@ -39,8 +18,6 @@ fn is_read(name: &str, layers: usize) -> bool {
         rest.split_once('.').is_some_and(|(map, what)| maps.contains(&map) && ["weight", "bias"].contains(&what))
     };
     let is_part = match part.split_once('.') {
-        // Angles of the plain rotation, which older files have.
-        Some(("self_attn", "rotary_emb.inv_freq")) => true,
         Some(("self_attn", rest)) => of_map(rest, &ATTENTION),
         Some(("mlp", rest)) => of_map(rest, &MLP),
         _ => NORMS.contains(&part),
@@ -71,11 +48,6 @@ impl Linear {
     /// From one row of a result to the next: the columns, and padding up to a whole panel.
     pub(super) fn stride(&self) -> usize {
         self.bias.len() * PANEL
-    }
-
-    fn update(&self, sum: &mut Xxh3) {
-        sum.update(self.panels.as_bytes());
-        sum.update(self.bias.as_bytes());
     }
 
     /// Maps rows.
@@ -110,20 +82,8 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// Adds all weights to a checksum.
-    pub(super) fn update(&self, sum: &mut Xxh3) {
-        sum.update(self.embedding.as_bytes());
-        for layer in &self.layers {
-            sum.update(layer.norm.as_bytes());
-            sum.update(layer.mlp_norm.as_bytes());
-            [&layer.projections, &layer.output, &layer.gates, &layer.down].into_iter().for_each(|map| map.update(sum));
-        }
-        sum.update(self.norm.as_bytes());
-        self.head.update(sum);
-    }
-
     /// Reads all tensors. Query, key and value have a bias where the model has one.
-    pub(super) fn read(tensors: &dyn Tensors, shape: &Shape) -> Result<Weights> {
+    pub(super) fn read(tensors: &Gguf, shape: &Shape) -> Result<Weights> {
         let Shape { hidden, inner, heads, kv_heads, dims, .. } = *shape;
         let names = tensors.names();
         if let Some((own, _)) = names.iter().find(|(_, name)| !is_read(name, shape.layers)) {

@@ -14,15 +14,6 @@ pub(super) struct Packed<'a> {
     pub(super) value: &'a [[f32; PANEL]],
 }
 
-/// How logits become weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Weighing {
-    /// The factor of the logits.
-    pub(super) scale: f32,
-    /// Weights, relative to the greatest, are multiples of 1 / 255, as MNN has them beside V in int8. Their sum is not.
-    pub(super) in_bytes: bool,
-}
-
 /// Rows of queries that share a KV head and attend at once. Rows of output are where those of the queries are.
 pub(super) struct Block {
     pub(super) kv_head: usize,
@@ -54,19 +45,18 @@ impl Block {
     pub(super) fn attend<'a>(
         &self,
         shape: &Shape,
-        weighing: Weighing,
         query: &[f32],
         cache: Packed<'_>,
         work: &'a mut Work,
         output: &mut [f32],
     ) -> impl Iterator<Item = &'a [f32]> + use<'a> {
         let width = self.width();
-        self.weigh(shape, weighing, query, cache, work);
+        self.weigh(shape, query, cache, work);
         self.sum(shape, cache, work, output);
         work.rows.as_flattened().chunks_exact(width).take(self.count)
     }
 
-    fn weigh(&self, shape: &Shape, weighing: Weighing, query: &[f32], cache: Packed<'_>, work: &mut Work) {
+    fn weigh(&self, shape: &Shape, query: &[f32], cache: Packed<'_>, work: &mut Work) {
         let (dims, width) = (shape.dims, self.width());
         let panels = width / PANEL;
         work.zeros.resize(panels.max(dims.div_ceil(PANEL)), [0.0; PANEL]);
@@ -82,7 +72,7 @@ impl Block {
         for (row, values) in work.rows.as_flattened_mut().chunks_exact_mut(width).enumerate() {
             let (seen, hidden) = values.split_at_mut(self.seen + row * self.more);
             hidden.fill(0.0);
-            softmax(seen, weighing);
+            softmax(seen, 1.0 / (dims as f32).sqrt());
         }
     }
 
@@ -118,20 +108,17 @@ fn head_of<'a>(shape: &Shape, buffer: &'a [[f32; PANEL]], head: usize) -> &'a [[
 /// Sums and maxima are of so many columns apart, so that the compiler has vectors of them.
 const LANES: usize = 16;
 
-/// The softmax of logits.
-fn softmax(row: &mut [f32], weighing: Weighing) {
+/// The softmax of logits times a factor.
+fn softmax(row: &mut [f32], scale: f32) {
     let mut greatest = [f32::NEG_INFINITY; LANES];
     for values in row.chunks(LANES) {
         greatest.iter_mut().zip(values).for_each(|(most, x)| *most = if *x > *most { *x } else { *most });
     }
     let greatest = greatest.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    row.iter_mut().for_each(|x| *x = exp((*x - greatest) * weighing.scale));
+    row.iter_mut().for_each(|x| *x = exp((*x - greatest) * scale));
     let mut sums = [0.0; LANES];
     for values in row.chunks(LANES) {
         sums.iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
-    }
-    if weighing.in_bytes {
-        row.iter_mut().for_each(|x| *x = (*x * 255.0).round() / 255.0);
     }
     let factor = 1.0 / sums.iter().sum::<f32>();
     row.iter_mut().for_each(|x| *x *= factor);

@@ -1,7 +1,6 @@
 //! A chat: a session with a cache for each layer, and the attention over what the caches have.
 
-use super::attention::{Block, FLASH_BLOCK, Packed, Weighing, Work};
-use super::rounding::{Kept, Rounding};
+use super::attention::{Block, FLASH_BLOCK, Packed, Work};
 use crate::head_sums::HeadSums;
 use crate::llama::{Projected, Shape};
 use mnnkv::arch::PANEL;
@@ -10,7 +9,6 @@ use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
 use mnnkv::session::{Host, Queries, ScoredRows, Session};
 use mnnkv::status::Result;
-
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -45,10 +43,6 @@ pub(super) struct Chat {
     shape: Shape,
     layout: Layout,
     buffers: Vec<Buffers>,
-    rounding: Option<Rounding>,
-    /// By layer.
-    kept: Vec<Kept>,
-    weighing: Weighing,
     /// First layer that is measured, and the tokens of the chat per token of the budget.
     evicted: (usize, f64),
     pub(super) measured: Measured,
@@ -85,24 +79,12 @@ impl Chat {
             shape: *shape,
             buffers: (0..shape.layers).map(|_| buffers()).collect(),
             layout,
-            rounding: None,
-            kept: vec![Kept::new(shape.kv_heads); shape.layers],
-            weighing: Weighing { scale: 1.0 / (shape.dims as f32).sqrt(), in_bytes: false },
             evicted: (first_evicted, ratio),
             measured: Measured::default(),
             work: Work::default(),
             dense: Default::default(),
             tile: Vec::new(),
         })
-    }
-
-    /// Rounds what is stored from now on. Must come before the first step.
-    pub(super) fn round(&mut self, rounding: Rounding) {
-        let root = (self.shape.dims as f32).sqrt();
-        // MNN scales the scores of TQ caches twice.
-        let scale = if rounding == Rounding::Tq4 { 1.0 / (root * root) } else { 1.0 / root };
-        self.rounding = Some(rounding);
-        self.weighing = Weighing { scale, in_bytes: rounding == Rounding::Int8 };
     }
 
     /// Its session.
@@ -115,12 +97,7 @@ impl Chat {
     pub(super) fn step(&mut self, layer: usize, rows: &Projected<'_>, output: Option<&mut [f32]>) -> Result<()> {
         let Shape { heads, kv_heads, dims, .. } = self.shape;
         let (number, added) = (layer as u32, rows.key.len() / (kv_heads * dims));
-        let rounded = self.rounding.map(|rounding| {
-            let mut query = rows.query.to_vec();
-            rounding.queries(dims, &mut query);
-            query
-        });
-        let query = rounded.as_deref().unwrap_or(rows.query);
+        let query = rows.query;
 
         let start = Instant::now();
         let buffers = &mut self.buffers[layer];
@@ -176,17 +153,14 @@ impl Chat {
         self.measure(layer)
     }
 
-    /// Writes the rows of a step behind the tokens of a layer, in as many bits as the cache has.
+    /// Writes the rows of a step behind the tokens of a layer.
     fn append(&mut self, layer: usize, rows: &Projected<'_>, added: usize) -> Result<()> {
         let Shape { kv_heads, dims, .. } = self.shape;
-        let Chat { layout, buffers, dense, rounding, kept, .. } = self;
+        let Chat { layout, buffers, dense, .. } = self;
         let buffers = &mut buffers[layer];
         let [key, value] = dense;
         by_head(rows.key, kv_heads, dims, key);
         by_head(rows.value, kv_heads, dims, value);
-        if let Some(rounding) = rounding {
-            rounding.append(&mut kept[layer], dims, key, value);
-        }
         let appended = layout.range(buffers.len, added as u32)?;
         layout::scatter(&mut buffers.cache(layout)?, appended, key.as_bytes(), value.as_bytes())?;
         buffers.len += added as u32;
@@ -205,7 +179,7 @@ impl Chat {
         let scored = rows.rows as usize;
         let Shape { heads, kv_heads, dims, .. } = self.shape;
         let (group, attending) = (heads / kv_heads, query.len() / (heads * dims));
-        let Chat { session, shape, buffers, work, tile, measured, weighing, .. } = self;
+        let Chat { session, shape, buffers, work, tile, measured, .. } = self;
         let buffers = &buffers[layer];
         let (len, cache) = (buffers.len as usize, Packed { key: &buffers.key, value: &buffers.value });
         let mut score = |tile: &[f32]| -> Result<()> {
@@ -221,7 +195,7 @@ impl Chat {
             for kv_head in 0..kv_heads {
                 let first = kv_head * group * dims;
                 let block = Block { kv_head, first, stride: dims, count: group, seen: len, more: 0 };
-                for row in block.attend(shape, *weighing, query, cache, work, output) {
+                for row in block.attend(shape, query, cache, work, output) {
                     if scored > 0 {
                         score(&row[..len])?;
                     }
@@ -237,7 +211,7 @@ impl Chat {
                 let (count, seen) = (ROWS.min(attending - first), len - attending + first + 1);
                 let (from, stride) = ((first * heads + head) * dims, heads * dims);
                 let block = Block { kv_head: head / group, first: from, stride, count, seen, more: 1 };
-                let rows = block.attend(shape, *weighing, query, cache, work, output);
+                let rows = block.attend(shape, query, cache, work, output);
                 for (row, values) in rows.enumerate() {
                     if let Some(at) = (scored + first + row).checked_sub(attending) {
                         tile[at * len..][..seen + row].copy_from_slice(&values[..seen + row]);

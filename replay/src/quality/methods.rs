@@ -1,7 +1,5 @@
 //! The policies that are compared, each a config of a session.
 
-use super::rounding::Rounding;
-use crate::error::{Error, Result};
 use crate::llama::Shape;
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::Rows;
@@ -35,6 +33,7 @@ pub(super) const PROMPT_ROWS: usize = 64;
 fn base(ratio: f64) -> Keys {
     keys(json!({
         "kv_h2o_enable": true,
+        "kv_h2o_policy": "mass",
         "kv_h2o_layer_start": FIRST_EVICTED,
         "kv_h2o_target_lossy_ratio": ratio,
         "kv_h2o_sink_tokens": SINK,
@@ -66,7 +65,7 @@ impl Method {
             return Keys::new();
         }
         let mut config = base(ratio);
-        config.extend(self.keys.clone().into_iter().filter(|(key, _)| !HOST_KEYS.contains(&key.as_str())));
+        config.extend(self.keys.clone());
         // A stand-in for the budget less what else stays.
         if config.get(RECENT_KEY).is_some_and(Value::is_null) {
             let budget = (prompt as f64 / ratio).ceil() as usize;
@@ -92,48 +91,15 @@ impl Method {
 
     /// Whether sessions evict.
     pub(super) fn evicts(&self) -> bool {
-        self.name != WHOLE
-            && !self.quantises()
-            && (self.keys.is_empty() || self.keys.keys().any(|key| !HOST_KEYS.contains(&key.as_str())))
-    }
-
-    /// Fails if a key of the host has a value that it cannot have.
-    pub fn check(&self) -> std::result::Result<(), String> {
-        match self.keys.get(ROTATION) {
-            Some(value) if !value.is_boolean() => {
-                Err(format!("{}: key {ROTATION:?}: is {value}; true or false expected", self.name))
-            }
-            _ => self.rounding().map(|_| ()).map_err(|e| e.to_string()),
-        }
-    }
-
-    /// Whether the host names the rotation of the keys.
-    pub(super) fn names_rotation(&self) -> bool {
-        self.keys.get(ROTATION).is_none_or(|names| names == true)
-    }
-
-    /// How the host stores tokens. Fails if the key has another value than [`Rounding::NAMES`] has, or the cache is none that
-    /// can be evicted from.
-    pub(super) fn rounding(&self) -> Result<Option<Rounding>> {
-        let Some(cache) = self.keys.get(CACHE) else { return Ok(None) };
-        let fail = |text: String| Error::new(format!("{}: key {CACHE:?}", self.name), text);
-        let Some((_, rounding)) = Rounding::NAMES.into_iter().find(|(name, _)| cache == name) else {
-            let names = Rounding::NAMES.map(|(name, _)| format!("{name:?}")).join(", ");
-            return Err(fail(format!("is {cache}; one of {names} expected")));
-        };
-        Ok(Some(rounding))
+        self.name != WHOLE && !self.quantises()
     }
 }
 
 const RECENT_KEY: &str = "kv_h2o_recent_tokens";
-/// Keys of the host, which sessions do not get.
-const ROTATION: &str = "rotation";
-const CACHE: &str = "cache";
 const QUANT: &str = "kv_quant";
 const BUDGET: &str = "kv_memory_mb";
 const BUDGET_BYTES: &str = "kv_memory_bytes";
 pub(super) const FILE: &str = "kv_memory_file";
-const HOST_KEYS: [&str; 2] = [ROTATION, CACHE];
 
 /// What a budget holds of such a model; `None` where its tokens stay raw.
 fn holds(shape: &Shape, bytes: u64) -> Option<Holds> {
@@ -162,28 +128,16 @@ fn least_budget(shape: &Shape, tokens: u64) -> u64 {
     low
 }
 
-/// The built-in methods, those of the usual table first.
+/// The built-in methods.
 pub fn methods() -> Vec<Method> {
     let method = |name: &str, object: Value| Method { name: name.into(), keys: keys(object) };
-    let keydiff = json!({ "kv_h2o_policy": "keydiff", "kv_h2o_block_tokens": 8 });
-    let mut keydiff_int8 = keydiff.clone();
-    keydiff_int8[CACHE] = "int8".into();
     vec![
         method(WHOLE, json!({})),
-        method("recent", json!({ RECENT_KEY: null, "kv_h2o_block_tokens": 1 })),
-        method("mass", json!({ "kv_h2o_policy": "mass", "kv_h2o_prefill_queries": PROMPT_ROWS })),
-        method("keydiff", keydiff),
-        method("int8, mode 9", json!({ CACHE: "int8_k" })),
-        method("int8, mode 10", json!({ CACHE: "int8" })),
-        method("tq4, mode 14", json!({ CACHE: "tq4" })),
+        method("recent", json!({ RECENT_KEY: null, "kv_h2o_block_tokens": 1, "kv_h2o_evict_unscored": true })),
+        method("mass", json!({ "kv_h2o_prefill_queries": PROMPT_ROWS })),
         method("k8v4", json!({ QUANT: "k8v4" })),
         method("budget", json!({ BUDGET_BYTES: null })),
         // Each chat has a file of its own.
         method("budget, file", json!({ BUDGET_BYTES: null, FILE: "blocks" })),
-        method("keydiff, int8, mode 10", keydiff_int8),
-        method("keydiff, rotated", json!({ "kv_h2o_block_tokens": 8, ROTATION: false })),
     ]
 }
-
-/// Methods of the usual table.
-pub const USUAL: usize = 11;

@@ -1,9 +1,34 @@
 //! The table: losses and factors of perplexity with their errors, exact matches, tokens, speed and bytes.
 
-use super::samples::Sample;
 use super::{Item, Method, Request, WHOLE};
 use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// One item with one method.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sample {
+    /// The mean loss of the scored tokens, in nats.
+    pub(super) loss: f64,
+    /// Every scored token is the model's first choice.
+    pub(super) exact: bool,
+    /// Tokens that the model goes on with before the first scored token, if they were decoded.
+    pub(super) generated: Vec<u32>,
+    /// Steps behind the prompt.
+    pub(super) steps: u64,
+    /// Seconds of all steps; items that ran side by side share them.
+    pub(super) seconds: f64,
+    /// Seconds inside the session, behind the prompt.
+    pub(super) library_seconds: f64,
+    /// Calls of the layers that tokens are evicted from.
+    pub(super) calls: u64,
+    /// Tokens in their caches, and the chat's, summed over calls.
+    pub(super) resident: u64,
+    pub(super) logical: u64,
+    /// The largest excess over the budget, in tokens, of a method that evicts.
+    pub(super) over: Option<i64>,
+    /// Those of the session that were measured.
+    pub(super) metrics: BTreeMap<String, f64>,
+}
 
 /// All rows, in the order of kinds, ratios and methods.
 #[derive(Clone, Debug, Serialize)]
@@ -223,11 +248,10 @@ mod tests {
             ratios: vec![3.5],
             generate: 3,
             batch: 1,
-            cache: None,
         };
         let method = |name: &str| Method {
             name: name.into(),
-            keys: [("cache".to_string(), "int8".into())].into_iter().collect(),
+            keys: [("kv_quant".to_string(), "k8v4".into())].into_iter().collect(),
         };
         let (whole, other) = (method(WHOLE), method("other"));
         let results = Results::new(&request, &[&whole, &other], Vec::new(), |item, method, _| {

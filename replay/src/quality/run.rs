@@ -2,8 +2,7 @@
 
 use super::chat::{Chat, Measured};
 use super::methods::{FILE, FIRST_EVICTED, PROMPT_ROWS};
-use super::prompts::{Prompt, Rows};
-use super::samples::Sample;
+use super::results::Sample;
 use super::{Item, Method};
 use crate::llama::{Model, Projected, first_choice, loss};
 use mnnkv::status::Result;
@@ -13,6 +12,36 @@ use std::time::Instant;
 
 /// Tokens of a prompt at once where sessions have a budget.
 const CHUNK: usize = 256;
+
+/// The input of one layer's attention for a prompt.
+pub(super) struct Rows {
+    query: Vec<f32>,
+    key: Vec<f32>,
+    value: Vec<f32>,
+}
+
+/// What a prompt leaves, the same for all methods.
+pub(super) struct Prompt {
+    /// One for each layer.
+    layers: Vec<Rows>,
+    /// The last hidden state of the last token.
+    state: Vec<f32>,
+}
+
+impl Prompt {
+    /// Runs a prompt over the whole cache.
+    pub(super) fn run(model: &Model, tokens: &[u32]) -> Result<Prompt> {
+        let shape = model.shape();
+        let mut chat = Chat::new(shape, "{}", tokens.len(), shape.layers, 1.0)?;
+        let mut layers = Vec::with_capacity(shape.layers);
+        let positions: Vec<usize> = (0..tokens.len()).collect();
+        let states = model.forward(tokens, &positions, |layer, rows, output| {
+            layers.push(Rows { query: rows.query.to_vec(), key: rows.key.to_vec(), value: rows.value.to_vec() });
+            chat.step(layer, rows, Some(output))
+        })?;
+        Ok(Prompt { layers, state: states[states.len() - shape.hidden..].to_vec() })
+    }
+}
 
 /// One item with its prompt.
 #[derive(Clone, Copy)]
@@ -80,10 +109,6 @@ impl Plan<'_> {
             false => (item.tokens.len() - 1, item.tokens.len()),
         };
         let mut chat = Chat::new(shape, &config, last, FIRST_EVICTED.min(shape.layers), self.ratio)?;
-        if let Ok(Some(rounding)) = self.method.rounding() {
-            chat.round(rounding);
-        }
-        if self.method.names_rotation() {}
         let (width, kv_width) = (shape.heads * shape.dims, shape.kv_heads * shape.dims);
         for (layer, Rows { query, key, value }) in prompt.layers.iter().enumerate() {
             if !self.method.is_bounded() {

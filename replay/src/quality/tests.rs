@@ -5,19 +5,11 @@ use super::*;
 use crate::llama::tests::Written;
 use crate::llama::{Projected, Shape, loss};
 use crate::quality::tasks::Random;
-use safetensors::tensor::{Dtype, TensorView};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 /// Weights by name, with their shapes. Norms have one dimension.
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
-
-const CONFIG: &str = r#"{
-    "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 20, "intermediate_size": 26,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "vocab_size": 53,
-    "rms_norm_eps": 0.00001, "rope_theta": 500.0, "tie_word_embeddings": false
-}"#;
 
 fn number(random: &mut Random) -> f32 {
     (random.below(2001) as f32 - 1000.0) / 1000.0
@@ -52,32 +44,10 @@ fn tensors(tied: bool) -> Tensors {
     shapes.into_iter().map(|(name, shape)| (format!("{name}.weight"), filled(shape))).collect()
 }
 
-/// A folder with a model, removed in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    /// The tensors in two files.
-    fn new(name: &str, config: &str, tensors: &Tensors) -> Folder {
-        let path = std::env::temp_dir().join(format!("mnnkv-llama-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        std::fs::write(path.join("config.json"), config).unwrap();
-        let bytes: Vec<Vec<u8>> =
-            tensors.values().map(|(_, values)| values.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-        let views = tensors.iter().zip(&bytes).map(|((name, (shape, _)), bytes)| {
-            (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap())
-        });
-        let (first, second): (Vec<_>, Vec<_>) = views.partition(|(name, _)| name.contains("mlp"));
-        for (number, part) in [first, second].into_iter().enumerate() {
-            safetensors::serialize_to_file(part, None, &path.join(format!("model-{number}.safetensors"))).unwrap();
-        }
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// The model of a GGUF file that has these tensors.
+fn model(name: &str, architecture: &str, tensors: &Tensors) -> Model {
+    let tensors = tensors.iter().map(|(name, tensor)| in_gguf(architecture, name, tensor));
+    Written::new(architecture, tensors).open(name).unwrap()
 }
 
 /// The oracle: the losses of tokens 1 and on, by the definition of the model.
@@ -164,27 +134,16 @@ fn assert_plain(model: &Model, tensors: &Tensors) {
 }
 
 #[test]
-fn a_model_that_reads_through_a_cache_has_the_losses_of_a_plain_pass() {
-    for (name, tied) in [("own", false), ("tied", true)] {
-        let tensors = tensors(tied);
-        let folder = Folder::new(name, &CONFIG.replace("false", &tied.to_string()), &tensors);
-        assert_plain(&Model::open(&folder.0).unwrap(), &tensors);
-    }
-}
-
-#[test]
-fn gguf_files_of_llama_and_qwen2_have_the_losses_of_a_plain_pass() {
-    for architecture in ["llama", "qwen2"] {
-        let mut tensors = tensors(architecture == "qwen2");
+fn files_of_llama_and_qwen2_have_the_losses_of_a_plain_pass() {
+    for (architecture, tied, biased) in [("llama", false, false), ("llama", true, false), ("qwen2", true, true)] {
+        let mut tensors = tensors(tied);
         let mut random = Random(8);
-        for (layer, (part, columns)) in
-            (0..3).flat_map(|layer| [("q", 24), ("k", 12), ("v", 12)].map(|part| (layer, part)))
-        {
+        let parts = (0..3).flat_map(|layer| [("q", 24), ("k", 12), ("v", 12)].map(|part| (layer, part)));
+        for (layer, (part, columns)) in parts.filter(|_| biased) {
             let bias = (0..columns).map(|_| number(&mut random)).collect();
             tensors.insert(format!("model.layers.{layer}.self_attn.{part}_proj.bias"), (vec![columns], bias));
         }
-        let file = Written::new(architecture, tensors.iter().map(|(name, tensor)| in_gguf(architecture, name, tensor)));
-        assert_plain(&file.open(architecture).unwrap(), &tensors);
+        assert_plain(&model(&format!("{architecture}{tied}"), architecture, &tensors), &tensors);
     }
 }
 
@@ -242,12 +201,11 @@ fn measured(model: &Model, request: &Request) -> Results {
 #[test]
 fn items_have_the_loss_of_a_plain_pass_and_methods_differ_from_it_as_much_as_they_drop() {
     let tensors = tensors(false);
-    let folder = Folder::new("judged", CONFIG, &tensors);
-    let model = Model::open(&folder.0).unwrap();
-    let methods = named(&[WHOLE, "recent", "int8, mode 9", "int8, mode 10", "k8v4", "tq4, mode 14"]);
-    let request = Request { methods, items: random_items(3), ratios: vec![3.5], generate: 4, batch: 2, cache: None };
+    let model = model("judged", "llama", &tensors);
+    let methods = named(&[WHOLE, "recent", "k8v4", "budget"]);
+    let request = Request { methods, items: random_items(3), ratios: vec![3.5], generate: 4, batch: 2 };
     let results = measured(&model, &request);
-    assert_eq!(results.left.len(), 1, "TQ4 has no records of 6 elements: {:?}", results.left);
+    assert_eq!(results.left.len(), 1, "a budget has no blocks of heads of 6 elements: {:?}", results.left);
     for (item, row) in request.items.iter().zip(&results.items) {
         let losses = plain_losses(&tensors, &item.tokens);
         let expected = item.scored.iter().map(|at| losses[at - 1]).sum::<f64>() / item.scored.len() as f64;
@@ -256,46 +214,10 @@ fn items_have_the_loss_of_a_plain_pass_and_methods_differ_from_it_as_much_as_the
     let factor = |name: &str| results.rows.iter().find(|row| row.method == name).expect(name).factor;
     let far = |name: &str| factor(name).ln().abs();
     assert_eq!(factor(WHOLE), 1.0);
-    assert!(far("int8, mode 9") < 0.05 && far("int8, mode 10") < 0.1, "{:?}", results.rows);
-    assert!(far("int8, mode 9") > 0.0 && far("recent") > far("int8, mode 9"), "{:?}", results.rows);
+    assert!(far("recent") > 0.05, "{:?}", results.rows);
     assert!(far("k8v4") < 1e-5, "heads of 6 elements stay raw: {:?}", results.rows);
     let whole = &results.rows[0];
     assert_eq!(whole.divergence, Some(Divergence { same_share: 1.0, mean_token: 4.0 }));
-}
-
-#[test]
-fn a_run_goes_on_where_one_with_the_same_folder_ended() {
-    let tensors = tensors(false);
-    let folder = Folder::new("resumed", CONFIG, &tensors);
-    let model = Model::open(&folder.0).unwrap();
-    let cache = |program: &str| Some(Cache { folder: folder.0.join("cache"), most: 1 << 30, program: program.into() });
-    let request = |names: &[&str], program: &str| Request {
-        methods: named(names),
-        items: random_items(2),
-        ratios: vec![3.5],
-        generate: 0,
-        batch: 8,
-        cache: cache(program),
-    };
-    let lines = || std::fs::read_to_string(folder.0.join("cache/results.jsonl")).unwrap().lines().count();
-    let first = measured(&model, &request(&[WHOLE, "recent"], "one"));
-    assert_eq!(lines(), 4);
-    // Times are measured anew only where something is run.
-    let text = |results: &Results| serde_json::to_string(results).unwrap();
-    assert_eq!(text(&measured(&model, &request(&[WHOLE, "recent"], "one"))), text(&first));
-    let more = measured(&model, &request(&[WHOLE, "recent", "k8v4"], "one"));
-    assert_eq!((lines(), more.rows.len()), (6, 3));
-    assert_eq!(serde_json::to_string(&more.rows[..2]).unwrap(), serde_json::to_string(&first.rows).unwrap());
-
-    // A line that was cut is measured again.
-    let path = folder.0.join("cache/results.jsonl");
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, &text[..text.len() - 20]).unwrap();
-    let again = measured(&model, &request(&[WHOLE, "recent", "k8v4"], "one"));
-    assert_eq!((lines(), again.rows[2].loss), (7, more.rows[2].loss));
-    // Another program measures everything, with the same prompts.
-    let other = measured(&model, &request(&[WHOLE, "recent"], "two"));
-    assert_eq!((lines(), other.rows[1].loss), (11, first.rows[1].loss));
 }
 
 /// Of one layer, without weights.
@@ -317,7 +239,7 @@ const SHAPE: Shape = Shape {
 #[test]
 fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
     let shape = SHAPE;
-    let fits = |method: &&Method| method.rounding() == Ok(None) && !method.has_least_budget();
+    let fits = |method: &&Method| !method.has_least_budget();
     for method in methods().iter().filter(fits) {
         let mut keys = method.config(3.5, 200, &shape);
         keys.insert("kv_h2o_layer_start".into(), 0.into());
@@ -371,30 +293,4 @@ fn a_budget_has_room_for_one_token_in_the_ratio_and_loses_none_with_a_file() {
     });
     // Working memory takes less than its part of so small a budget.
     assert!((400..=700).contains(&kept[0]) && kept[1] == 1420, "{kept:?}");
-}
-
-#[test]
-fn models_that_compute_something_else_are_refused_by_the_name_of_the_key_or_tensor() {
-    let good = tensors(false);
-    let refusal = |name: &str, config: &str, tensors: &Tensors| {
-        let folder = Folder::new(name, config, tensors);
-        Model::open(&folder.0).err().expect("a refusal").to_string()
-    };
-    for (number, (from, to, expected)) in [
-        ("\"llama\"", "\"mamba\"", "model_type is \"mamba\"; \"llama\" or \"qwen2\" expected"),
-        ("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "num_key_value_heads is 3; a divisor of"),
-        ("\"head_dim\": 6", "\"head_dim\": 5", "head_dim is 5; an even number"),
-        ("\"hidden_size\": 20, ", "", "missing field `hidden_size`"),
-        ("\"rope_theta\": 500.0", "\"rope_scaling\": {}", "rope_scaling is given"),
-        ("\"rope_theta\": 500.0", "\"use_sliding_window\": true", "use_sliding_window is given"),
-        ("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "layers.3.input_layernorm.weight: is missing"),
-        ("\"vocab_size\": 53", "\"vocab_size\": 1000000", "has the shape [53, 20]; [1000000, 20] expected"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        assert!(CONFIG.contains(from));
-        let error = refusal(&format!("bad{number}"), &CONFIG.replace(from, to), &good);
-        assert!(error.contains(expected), "{error}");
-    }
 }
