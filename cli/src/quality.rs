@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 const EXAMPLES: &str = "\
 Examples:
   mnnkv quality model.gguf --tokens tokens.u16
-  mnnkv quality model.gguf --tasks tasks.jsonl --method k8v4 --generate 64
+  mnnkv quality model.gguf --tasks tasks.jsonl --method k8v4
   mnnkv quality model.gguf --tokens tokens.u16 --texts 8 --method mass --task recall --prompt 768
   mnnkv quality model.gguf --tokens tokens.u16 --method 'mine={\"kv_h2o_block_tokens\":16}'
 ";
@@ -57,9 +57,6 @@ pub struct Arguments {
     /// Tokens per kept token; repeatable [default: 3.5]
     #[arg(long = "ratio", value_name = "N", value_parser = evaluate::ratio)]
     ratios: Vec<f64>,
-    /// Also decode so many tokens of each text, and report where they leave those of the whole cache
-    #[arg(long, value_name = "TOKENS", default_value = "0", value_parser = clap::value_parser!(u16).range(..=4096))]
-    generate: u16,
     /// Texts that run side by side on a thread; each takes memory for two caches
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=256))]
     batch: u16,
@@ -111,15 +108,7 @@ impl Arguments {
         let mut ratios = if self.ratios.is_empty() { vec![3.5] } else { self.ratios.clone() };
         ratios.sort_by(f64::total_cmp);
         ratios.dedup();
-        let (items, context) = (self.texts(model)?, model.shape().context);
-        let longest = context.saturating_sub(usize::from(self.generate));
-        if let Some(item) = items.iter().find(|item| self.generate > 0 && item.scored[0] > longest) {
-            return Err(Failure(format!(
-                "--generate is {}; {} has {} tokens before, and the model's context is {context}",
-                self.generate, item.id, item.scored[0]
-            )));
-        }
-        Ok(Request { methods, items, ratios, generate: usize::from(self.generate), batch: usize::from(self.batch) })
+        Ok(Request { methods, items: self.texts(model)?, ratios, batch: usize::from(self.batch) })
     }
 
     /// The texts of the file, or those of the built-in tasks.
@@ -161,11 +150,7 @@ fn text(conditions: &str, results: &Results) -> String {
     let mut text = format!("{conditions}\n");
     for rows in results.rows.chunk_by(|a, b| (&a.kind, a.ratio) == (&b.kind, b.ratio)) {
         text += &format!("\n{}, 1 of {}, {} texts\n", rows[0].kind, rows[0].ratio, rows[0].items);
-        let mut heading =
-            ["method", "loss", "factor", "+-", "exact", "tokens", "over", "kept", "us", "tokens/s"].to_vec();
-        if rows[0].divergence.is_some() {
-            heading.extend(["same text", "leaves at"]);
-        }
+        let heading = ["method", "loss", "factor", "+-", "exact", "tokens", "over", "kept", "us", "tokens/s"];
         text += &table::text(&heading, rows.iter().map(cells));
     }
     for left in &results.left {
@@ -210,7 +195,7 @@ fn summary(conditions: &str, results: &Results) -> String {
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let mut cells = vec![
+    vec![
         row.method.clone(),
         format!("{:.3}", row.loss),
         format!("{:.3}", row.factor),
@@ -225,10 +210,5 @@ fn cells(row: &Row) -> Vec<String> {
         format!("{:.1}%", 100.0 * row.resident_share),
         format!("{:.0}", row.library_us),
         format!("{:.0}", row.tokens_per_second),
-    ];
-    if let Some(divergence) = row.divergence {
-        cells.push(format!("{:.0}%", 100.0 * divergence.same_share));
-        cells.push(format!("{:.1}", divergence.mean_token));
-    }
-    cells
+    ]
 }

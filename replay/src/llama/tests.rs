@@ -145,7 +145,7 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
         file.metadata.push((name.into(), kind, value));
     };
     type Change<'a> = &'a dyn Fn(&mut Written);
-    let cases: [(Change<'_>, &str); 21] = [
+    let cases: [(Change<'_>, &str); 12] = [
         (
             &|file| set(file, "general.architecture", 8, text("mamba")),
             "general.architecture is \"mamba\"; \"llama\" or",
@@ -155,15 +155,9 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
             &|file| set(file, "llama.attention.head_count_kv", 4, vec![3, 0, 0, 0]),
             "llama.attention.head_count_kv is 3;",
         ),
-        (&|file| set(file, "llama.rope.scaling.type", 8, text("yarn")), "llama.rope.scaling.type is Text(\"yarn\");"),
         (
             &|file| set(file, "llama.rope.scale_linear", 6, 4f32.to_le_bytes().to_vec()),
             "llama.rope.scale_linear is 4; 1 expected",
-        ),
-        (&|file| set(file, "llama.rope.dimension_count", 4, vec![4, 0, 0, 0]), "llama.rope.dimension_count is 4; 6,"),
-        (
-            &|file| set(file, "llama.rope.scale_linear", 6, f32::NAN.to_le_bytes().to_vec()),
-            "llama.rope.scale_linear is NaN; 1 expected",
         ),
         (
             &|file| file.tensors[1].3[4 * 7..4 * 8].copy_from_slice(&f32::NAN.to_le_bytes()),
@@ -189,23 +183,8 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
             "tensor blk.0.attn_q_norm.weight: is none of a Llama",
         ),
         (&|file| drop(file.tensors.pop()), "model.norm.weight: is missing"),
-        (&|file| file.tensors[0].0 = "blk.3.attn_norm.weight".into(), "tensor blk.3.attn_norm.weight: is none of"),
-        (&|file| file.tensors[0].0 = "blk.0.attn_norm.bias".into(), "tensor blk.0.attn_norm.bias: is none of"),
         (&|file| file.tensors.push(file.tensors[0].clone()), "tensor blk.0.attn_norm.weight: comes twice"),
-        (&|file| file.metadata.push(file.metadata[2].clone()), "llama.block_count: comes twice"),
-        (
-            &|file| set(file, "llama.rope.scaling.factor", 6, 4f32.to_le_bytes().to_vec()),
-            "llama.rope.scaling.factor is 4; 1 expected",
-        ),
         (&|file| set(file, "llama.expert_count", 4, vec![8, 0, 0, 0]), "llama.expert_count is 8; 0 expected"),
-        (
-            &|file| file.metadata.retain(|(name, ..)| !name.ends_with("rms_epsilon")),
-            "llama.attention.layer_norm_rms_epsilon is missing",
-        ),
-        (
-            &|file| set(file, "llama.attention.layer_norm_rms_epsilon", 6, (-1f32).to_le_bytes().to_vec()),
-            "llama.attention.layer_norm_rms_epsilon is -1; a number from 0 on",
-        ),
     ];
     for (number, (change, expected)) in cases.into_iter().enumerate() {
         let error = refusal(&format!("bad{number}"), change);

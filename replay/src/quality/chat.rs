@@ -88,6 +88,7 @@ impl Chat {
     }
 
     /// Its session.
+    #[cfg(test)]
     pub(super) fn session(&self) -> &Session {
         &self.session
     }

@@ -14,7 +14,7 @@ mod tasks;
 
 pub use items::{Item, read_items};
 pub use methods::{FIRST_EVICTED, Keys, Method, WHOLE, methods};
-pub use results::{Divergence, Left, Results, Row};
+pub use results::{Left, Results, Row};
 pub use tasks::{MIN_PROMPT, PROMPT, STEPS, Task, read_tokens};
 
 use crate::error::{Error, Result};
@@ -37,8 +37,6 @@ pub struct Request {
     pub items: Vec<Item>,
     /// Tokens of a chat per token of the budget.
     pub ratios: Vec<f64>,
-    /// Tokens to decode behind each question; 0 for none.
-    pub generate: usize,
     /// Items that run side by side on a thread.
     pub batch: usize,
 }
@@ -95,7 +93,7 @@ impl Judge<'_> {
             if self.watch.is_stopped() {
                 return Ok(());
             }
-            let plan = Plan { model: self.model, method, ratio, generate: self.request.generate };
+            let plan = Plan { model: self.model, method, ratio };
             let measured = plan.run(&starts).map_err(|e| Error::new(&method.name, e))?;
             for (item, sample) in batch.iter().zip(measured) {
                 if !sample.loss.is_finite() {

@@ -2,7 +2,6 @@
 
 use super::{Item, Method, Request, WHOLE};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// One item with one method.
 #[derive(Clone, Debug, Default)]
@@ -11,8 +10,6 @@ pub(super) struct Sample {
     pub(super) loss: f64,
     /// Every scored token is the model's first choice.
     pub(super) exact: bool,
-    /// Tokens that the model goes on with before the first scored token, if they were decoded.
-    pub(super) generated: Vec<u32>,
     /// Steps behind the prompt.
     pub(super) steps: u64,
     /// Seconds of all steps; items that ran side by side share them.
@@ -26,8 +23,6 @@ pub(super) struct Sample {
     pub(super) logical: u64,
     /// The largest excess over the budget, in tokens, of a method that evicts.
     pub(super) over: Option<i64>,
-    /// Those of the session that were measured.
-    pub(super) metrics: BTreeMap<String, f64>,
 }
 
 /// All rows, in the order of kinds, ratios and methods.
@@ -65,17 +60,6 @@ pub struct ItemRow {
     pub loss: f64,
     /// Whether every scored token is the model's first choice.
     pub exact: bool,
-    /// The first decoded token, from 0, that is not that of the whole cache; none if all are, or none was decoded.
-    pub differs_at: Option<usize>,
-}
-
-/// Where decoded texts leave those of the whole cache.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Divergence {
-    /// The share of items whose text is the same to its end.
-    pub same_share: f64,
-    /// The mean of the first token, from 0, that is another one; the length of the text where there is none.
-    pub mean_token: f64,
 }
 
 /// One kind, ratio and method.
@@ -97,8 +81,6 @@ pub struct Row {
     pub error: Option<f64>,
     /// The share of items whose every scored token is the model's first choice.
     pub exact_share: f64,
-    /// Of texts that were decoded.
-    pub divergence: Option<Divergence>,
     /// Mean tokens in a cache that tokens are evicted from.
     pub resident_tokens: f64,
     /// The largest excess over the budget in any step, in tokens, of a method that evicts; at most 0 is none.
@@ -109,8 +91,6 @@ pub struct Row {
     pub library_us: f64,
     /// Bytes of K and V in the caches, over those of the whole caches; layers that tokens are evicted from.
     pub resident_share: f64,
-    /// Means over items of the session's metrics.
-    pub metrics: BTreeMap<String, f64>,
 }
 
 impl Results {
@@ -149,32 +129,18 @@ impl Results {
             }
             return;
         }
-        let differences: Vec<Option<usize>> =
-            samples.iter().zip(whole).map(|(own, whole)| leaves(own, whole)).collect();
-        let row = |((item, sample), differs_at): ((&Item, &Sample), &Option<usize>)| ItemRow {
+        let row = |(item, sample): (&Item, &Sample)| ItemRow {
             id: item.id.clone(),
             kind: kind.clone(),
             ratio,
             method: method.name.clone(),
             loss: sample.loss,
             exact: sample.exact,
-            differs_at: *differs_at,
         };
-        self.items.extend(items.iter().zip(samples).zip(&differences).map(row));
-        let decoded = whole[0].generated.len();
-        let divergence = (decoded > 0).then(|| Divergence {
-            same_share: share(differences.iter().map(Option::is_none)),
-            mean_token: mean_and_error(&differences.iter().map(|at| at.unwrap_or(decoded) as f64).collect::<Vec<_>>())
-                .0,
-        });
+        self.items.extend(items.iter().zip(samples).map(row));
         let (kind, method) = (kind.clone(), method.name.clone());
-        self.rows.push(Row { kind, ratio, method, divergence, ..row_of(samples, whole) });
+        self.rows.push(Row { kind, ratio, method, ..row_of(samples, whole) });
     }
-}
-
-/// The first decoded token that is another one.
-fn leaves(own: &Sample, whole: &Sample) -> Option<usize> {
-    own.generated.iter().zip(&whole.generated).position(|(a, b)| a != b)
 }
 
 fn share(numbers: impl ExactSizeIterator<Item = bool>) -> f64 {
@@ -189,10 +155,6 @@ fn row_of(samples: &[Sample], whole: &[Sample]) -> Row {
     let total = |of: fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>();
     let calls = total(|sample| sample.calls as f64).max(1.0);
     let (steps, count) = (total(|sample| sample.steps as f64), samples.len() as f64);
-    let mut metrics = BTreeMap::new();
-    for (name, value) in samples.iter().flat_map(|sample| &sample.metrics) {
-        *metrics.entry(name.clone()).or_insert(0.0) += value / count;
-    }
     Row {
         kind: String::new(),
         ratio: 0.0,
@@ -202,13 +164,11 @@ fn row_of(samples: &[Sample], whole: &[Sample]) -> Row {
         factor: difference.exp(),
         error: (samples.len() > 1).then_some(difference.exp() * error),
         exact_share: share(samples.iter().map(|sample| sample.exact)),
-        divergence: None,
         resident_tokens: total(|sample| sample.resident as f64) / calls,
         most_over_budget: samples.iter().filter_map(|sample| sample.over).max(),
         tokens_per_second: steps / total(|sample| sample.seconds).max(1e-9),
         library_us: total(|sample| sample.library_seconds) * 1e6 / steps.max(1.0),
         resident_share: total(|sample| sample.resident as f64) / total(|sample| sample.logical as f64).max(1.0),
-        metrics,
     }
 }
 
@@ -234,21 +194,10 @@ mod tests {
 
     #[test]
     fn a_row_compares_item_by_item_with_the_whole_cache() {
-        let sample = |loss: f64, exact, generated: [u32; 3]| Sample {
-            loss,
-            exact,
-            generated: generated.into(),
-            ..Sample::default()
-        };
+        let sample = |loss: f64, exact| Sample { loss, exact, ..Sample::default() };
         let item =
             |id: &str| Item { kind: "kv".into(), id: id.into(), tokens: vec![1, 2], question_from: 1, scored: vec![1] };
-        let request = Request {
-            methods: Vec::new(),
-            items: vec![item("a"), item("b")],
-            ratios: vec![3.5],
-            generate: 3,
-            batch: 1,
-        };
+        let request = Request { methods: Vec::new(), items: vec![item("a"), item("b")], ratios: vec![3.5], batch: 1 };
         let method = |name: &str| Method {
             name: name.into(),
             keys: [("kv_quant".to_string(), "k8v4".into())].into_iter().collect(),
@@ -256,10 +205,10 @@ mod tests {
         let (whole, other) = (method(WHOLE), method("other"));
         let results = Results::new(&request, &[&whole, &other], Vec::new(), |item, method, _| {
             Some(match (item.id.as_str(), method.name.as_str()) {
-                ("a", WHOLE) => sample(1.0, true, [5, 6, 7]),
-                ("b", WHOLE) => sample(2.0, true, [5, 6, 7]),
-                ("a", _) => sample(1.5, true, [5, 6, 7]),
-                _ => sample(2.7, false, [5, 0, 7]),
+                ("a", WHOLE) => sample(1.0, true),
+                ("b", WHOLE) => sample(2.0, true),
+                ("a", _) => sample(1.5, true),
+                _ => sample(2.7, false),
             })
         });
         let row = &results.rows[1];
@@ -268,7 +217,5 @@ mod tests {
         assert!((row.loss - 2.1).abs() < 1e-12 && (row.factor - 0.6f64.exp()).abs() < 1e-12);
         assert!((row.error.unwrap() - 0.1 * 0.6f64.exp()).abs() < 1e-12);
         assert_eq!(row.exact_share, 0.5);
-        assert_eq!(row.divergence, Some(Divergence { same_share: 0.5, mean_token: 2.0 }));
-        assert_eq!(results.items.iter().map(|item| item.differs_at).collect::<Vec<_>>(), [None, None, None, Some(1)]);
     }
 }

@@ -55,17 +55,12 @@ pub(super) struct Plan<'a> {
     pub(super) model: &'a Model,
     pub(super) method: &'a Method,
     pub(super) ratio: f64,
-    /// Tokens to decode behind the question, beside the scores.
-    pub(super) generate: usize,
 }
 
 /// An item that is being read.
 struct Reader<'a> {
     item: &'a Item,
     chat: Chat,
-    /// The item's tokens that may be read, and those that the model chose behind them.
-    given: usize,
-    chosen: Vec<u32>,
     /// The next position to read, and the last one.
     next: usize,
     last: usize,
@@ -77,25 +72,13 @@ struct Reader<'a> {
 impl Plan<'_> {
     /// Measures items side by side, so that the weights are read once for all of them.
     pub(super) fn run(&self, starts: &[Start<'_>]) -> Result<Vec<Sample>> {
-        let mut readers = self.readers(starts, false)?;
+        let mut readers = starts.iter().map(|start| self.reader(*start)).collect::<Result<Vec<_>>>()?;
         self.read(&mut readers)?;
-        let samples = readers.iter().map(|reader| reader.sample(self)).collect::<Result<Vec<_>>>();
-        if self.generate == 0 {
-            return samples;
-        }
-        drop(readers);
-        let mut readers = self.readers(starts, true)?;
-        self.read(&mut readers)?;
-        let generated = readers.into_iter().map(|reader| reader.chosen);
-        Ok(samples?.into_iter().zip(generated).map(|(sample, generated)| Sample { generated, ..sample }).collect())
+        Ok(readers.iter().map(|reader| reader.sample(self)).collect())
     }
 
-    /// Chats that have read their prompts.
-    fn readers<'a>(&self, starts: &[Start<'a>], generates: bool) -> Result<Vec<Reader<'a>>> {
-        starts.iter().map(|start| self.reader(*start, generates)).collect()
-    }
-
-    fn reader<'a>(&self, start: Start<'a>, generates: bool) -> Result<Reader<'a>> {
+    /// A chat that has read its prompt.
+    fn reader<'a>(&self, start: Start<'a>) -> Result<Reader<'a>> {
         let (shape, Start { item, prompt }) = (self.model.shape(), start);
         let mut config = self.method.config(self.ratio, item.question_from, shape);
         if let Some(file) = config.get_mut(FILE) {
@@ -103,11 +86,7 @@ impl Plan<'_> {
             *file = own_file().into();
         }
         let config = Value::Object(config).to_string();
-        // The position of the last token that is read, and of the first that is not given.
-        let (last, given) = match generates {
-            true => (item.scored[0] + self.generate - 1, item.scored[0]),
-            false => (item.tokens.len() - 1, item.tokens.len()),
-        };
+        let last = item.tokens.len() - 1;
         let mut chat = Chat::new(shape, &config, last, FIRST_EVICTED.min(shape.layers), self.ratio)?;
         let (width, kv_width) = (shape.heads * shape.dims, shape.kv_heads * shape.dims);
         for (layer, Rows { query, key, value }) in prompt.layers.iter().enumerate() {
@@ -125,17 +104,7 @@ impl Plan<'_> {
         }
         chat.measured = Measured::default();
         let next = item.question_from;
-        let mut reader = Reader {
-            item,
-            chat,
-            given,
-            chosen: Vec::new(),
-            next,
-            last,
-            losses: Vec::new(),
-            missed: false,
-            seconds: 0.0,
-        };
+        let mut reader = Reader { item, chat, next, last, losses: Vec::new(), missed: false, seconds: 0.0 };
         self.model.predict(&prompt.state, |_, logits| reader.judge(next, logits));
         Ok(reader)
     }
@@ -151,7 +120,7 @@ impl Plan<'_> {
                 return Ok(());
             }
             let start = Instant::now();
-            let tokens: Vec<u32> = readers.iter().map(|reader| reader.token()).collect();
+            let tokens: Vec<u32> = readers.iter().map(|reader| reader.item.tokens[reader.next]).collect();
             let positions: Vec<usize> = readers.iter().map(|reader| reader.next).collect();
             let states = self.model.forward(&tokens, &positions, |layer, rows, output| {
                 for (at, (reader, output)) in readers.iter_mut().zip(output.chunks_exact_mut(width)).enumerate() {
@@ -184,39 +153,25 @@ impl Plan<'_> {
 }
 
 impl Reader<'_> {
-    /// The token at the next position.
-    fn token(&self) -> u32 {
-        match self.next.checked_sub(self.given) {
-            Some(at) => self.chosen[at],
-            None => self.item.tokens[self.next],
-        }
-    }
-
-    /// Whether the logits of a position matter.
+    /// Whether a position is scored.
     fn is_judged(&self, position: usize) -> bool {
-        position >= self.given
-            || self.given == self.item.tokens.len() && self.item.scored.binary_search(&position).is_ok()
+        self.item.scored.binary_search(&position).is_ok()
     }
 
     /// Takes the logits of a position.
     fn judge(&mut self, position: usize, logits: &[f32]) {
-        if position >= self.given {
-            self.chosen.push(first_choice(logits));
-        } else if self.is_judged(position) {
+        if self.is_judged(position) {
             let token = self.item.tokens[position];
             self.losses.push(loss(logits, token));
             self.missed |= first_choice(logits) != token;
         }
     }
 
-    fn sample(&self, plan: &Plan<'_>) -> Result<Sample> {
+    fn sample(&self, plan: &Plan<'_>) -> Sample {
         let measured = self.chat.measured;
-        let metrics = self.chat.session().metrics(None)?;
-        let metrics = metrics.fields().filter(|(_, value)| value.is_finite());
-        Ok(Sample {
+        Sample {
             loss: self.losses.iter().sum::<f64>() / self.losses.len() as f64,
             exact: !self.missed,
-            generated: Vec::new(),
             steps: self.item.steps() as u64,
             seconds: self.seconds,
             library_seconds: measured.library.as_secs_f64(),
@@ -224,8 +179,7 @@ impl Reader<'_> {
             resident: measured.resident,
             logical: measured.logical,
             over: plan.method.evicts().then_some(measured.over),
-            metrics: metrics.map(|(name, value)| (name.to_string(), value)).collect(),
-        })
+        }
     }
 }
 

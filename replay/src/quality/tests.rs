@@ -203,7 +203,7 @@ fn items_have_the_loss_of_a_plain_pass_and_methods_differ_from_it_as_much_as_the
     let tensors = tensors(false);
     let model = model("judged", "llama", &tensors);
     let methods = named(&[WHOLE, "recent", "k8v4", "budget"]);
-    let request = Request { methods, items: random_items(3), ratios: vec![3.5], generate: 4, batch: 2 };
+    let request = Request { methods, items: random_items(3), ratios: vec![3.5], batch: 2 };
     let results = measured(&model, &request);
     assert_eq!(results.left.len(), 1, "a budget has no blocks of heads of 6 elements: {:?}", results.left);
     for (item, row) in request.items.iter().zip(&results.items) {
@@ -216,8 +216,6 @@ fn items_have_the_loss_of_a_plain_pass_and_methods_differ_from_it_as_much_as_the
     assert_eq!(factor(WHOLE), 1.0);
     assert!(far("recent") > 0.05, "{:?}", results.rows);
     assert!(far("k8v4") < 1e-5, "heads of 6 elements stay raw: {:?}", results.rows);
-    let whole = &results.rows[0];
-    assert_eq!(whole.divergence, Some(Divergence { same_share: 1.0, mean_token: 4.0 }));
 }
 
 /// Of one layer, without weights.
