@@ -7,13 +7,11 @@
 //! | read, tables, metrics, demo | inputs, by content |
 //! | judge, demo, offline, ppl | pure: inputs and thresholds in, verdict out |
 //! | facts, page, summary | verdicts as text and JSON |
-//! | history | the rolling baseline |
 
 mod cells;
 mod demo;
 mod facts;
 mod flags;
-mod history;
 mod judge;
 mod metrics;
 mod offline;
@@ -66,7 +64,7 @@ pub struct Arguments {
     results: Vec<PathBuf>,
     /// Compare two perplexities
     #[arg(long, num_args = 2, value_names = ["BASELINE", "CANDIDATE"], conflicts_with_all = ["results", "manifest", "upper_json",
-        "online_json", "baseline_results", "history"])]
+        "online_json", "baseline_results"])]
     ppl: Vec<PathBuf>,
     /// Judge the cases of a TOML file
     #[arg(long, value_name = "FILE", conflicts_with = "results")]
@@ -89,15 +87,6 @@ pub struct Arguments {
     /// Results of an uncompressed run, whose decode speed is the baseline; may be repeated
     #[arg(long, value_name = "PATH")]
     baseline_results: Vec<PathBuf>,
-    /// JSON lines of earlier runs, for --decode-baseline-source rolling
-    #[arg(long, value_name = "FILE")]
-    history: Option<PathBuf>,
-    /// The runs of the history to compare with [default: model|backend|threads of the first row]
-    #[arg(long, value_name = "KEY", requires = "history")]
-    history_key: Option<String>,
-    /// Add the run to the history if it passed and was not compressed
-    #[arg(long, requires = "history", conflicts_with = "manifest")]
-    history_append: bool,
     /// Name of the case in the summary
     #[arg(long, value_name = "NAME", conflicts_with = "manifest")]
     case: Option<String>,
@@ -137,7 +126,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
         files.outputs.push((path.clone(), format!("{object:#}\n")));
     }
     arguments.refuse_inputs(&files)?;
-    write_files(files.outputs.iter().chain(&files.history).map(|(path, text)| (path.as_path(), text.as_str())))?;
+    write_files(files.outputs.iter().map(|(path, text)| (path.as_path(), text.as_str())))?;
     let clean = cases.iter().all(Case::passed);
     Ok(Output { text: text(&cases), json: object, clean })
 }
@@ -155,12 +144,10 @@ impl Arguments {
         }
     }
 
-    /// An output must not take the place of an input; the history is both.
+    /// An output must not take the place of an input.
     fn refuse_inputs(&self, files: &Files) -> Result<(), Failure> {
         let named = [&self.manifest, &self.thresholds].into_iter().flatten().chain(&self.ppl);
-        let inputs = || files.inputs.iter().chain(named.clone());
-        refuse_inputs(files.outputs.iter().map(|(path, _)| path), inputs().chain(&self.history))?;
-        refuse_inputs(files.history.iter().map(|(path, _)| path), inputs())
+        refuse_inputs(files.outputs.iter().map(|(path, _)| path), files.inputs.iter().chain(named))
     }
 }
 
@@ -192,17 +179,12 @@ fn perplexity(arguments: &Arguments, baseline: &Path, candidate: &Path) -> Resul
     Ok(Case { entry, mode: String::new(), page: page::other(&verdict), verdict, report: None })
 }
 
-/// A file to write.
-type Pending = (PathBuf, String);
-
 /// What a call reads and writes.
 #[derive(Default)]
 struct Files {
     /// Results that were read, without links.
     inputs: Vec<PathBuf>,
-    outputs: Vec<Pending>,
-    /// With one run more.
-    history: Option<Pending>,
+    outputs: Vec<(PathBuf, String)>,
 }
 
 /// The decode speed without compression.
@@ -226,23 +208,7 @@ fn baseline(
         }
         return same_batch(&inputs, limits, arguments.faithful);
     }
-    let fixed = Some(limits.number("decode-baseline")).filter(|baseline| *baseline > 0.0);
-    if limits.word("decode-baseline-source") != "rolling" {
-        return Ok(fixed);
-    }
-    let Some(path) = &arguments.history else { nothing("--decode-baseline-source rolling needs --history") };
-    match history::baseline(path, key, arguments.faithful)? {
-        Some((median, runs)) => {
-            set(limits, "decode-baseline-samples", Value::Number(runs as f64));
-            Ok(Some(median))
-        }
-        None => {
-            let instead = fixed.map_or("no baseline".into(), |fixed| format!("--decode-baseline {fixed}"));
-            warnings.push(format!("{}: too few runs of {key:?}; {instead} is used", input::name(path)));
-            set(limits, "decode-baseline-source", Value::Word("fixed".into()));
-            Ok(fixed)
-        }
-    }
+    Ok(Some(limits.number("decode-baseline")).filter(|baseline| *baseline > 0.0))
 }
 
 /// The speed of an uncompressed run. The reference compares the mean of a candidate with the best of the baseline.
@@ -297,7 +263,7 @@ fn judge(entry: &Entry, run: &Runtime) -> Vec<Case> {
     cases
 }
 
-/// Judges all cases. `files` receives what they read, their summaries and the history.
+/// Judges all cases. `files` receives what they read, and their summaries.
 fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Files) -> Result<Vec<Case>, Failure> {
     let faithful = arguments.faithful;
     let mut read_cases = Vec::new();
@@ -324,7 +290,7 @@ fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Files) -> Result
             warnings.push(format!("{}: a result of evaluate judges nothing beside a run", figures.name));
         }
         let of_rows = || inputs.rows.first().map(|row| row.key.clone()).unwrap_or_default();
-        let key = arguments.history_key.clone().unwrap_or_else(of_rows);
+        let key = of_rows();
         let baseline = match batch {
             Some(batch) => same_batch(batch, &mut limits, faithful)?,
             None => baseline(arguments, &mut limits, &key, &mut warnings, files)?,
@@ -333,7 +299,6 @@ fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Files) -> Result
         let mut judged = judge(entry, &run);
         if let Some(case) = judged.first_mut() {
             case.verdict.warnings.splice(0..0, warnings);
-            files.history = added(arguments, &run, &key, case.passed())?;
         }
         if let (Some(manifest), false) = (&arguments.manifest, entry.summary.is_empty()) {
             let path = manifest.with_file_name(&entry.summary);
@@ -342,18 +307,6 @@ fn suite(arguments: &Arguments, manifest: Manifest, files: &mut Files) -> Result
         cases.extend(judged);
     }
     Ok(cases)
-}
-
-/// The history with one more run, if it is to be added.
-fn added(arguments: &Arguments, run: &Runtime, key: &str, passed: bool) -> Result<Option<Pending>, Failure> {
-    let Some(path) = arguments.history.as_deref().filter(|_| arguments.history_append) else { return Ok(None) };
-    let compressed = run.is_above(Column::Lossy, 1.0) || run.is_above(Column::Lossless, 1.0);
-    let speed = run.speed(run.limits.word("decode-gate-aggregation")).filter(|speed| *speed > 0.0);
-    let Some(decode_tps) = speed.filter(|_| run.faithful || (passed && !compressed)) else { return Ok(None) };
-    let entry = history::Entry { key: key.to_owned(), decode_tps, passed, compressed };
-    // A link to a history stays one.
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    Ok(Some((real, history::with(path, &entry)?)))
 }
 
 fn text(cases: &[Case]) -> String {

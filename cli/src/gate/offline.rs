@@ -5,9 +5,8 @@ use super::table::Thresholds;
 use super::verdict::{Gate, Verdict};
 use crate::results::Figures;
 use mnnkv_replay::codec::BLOCKS;
-use mnnkv_replay::results::{EvictionResult, WholeCacheResult};
+use mnnkv_replay::results::WholeCacheResult;
 use serde_json::json;
-use std::collections::BTreeMap;
 
 /// One codec and one ratio; of several chats the worst figures.
 struct Setting {
@@ -51,33 +50,7 @@ fn settings(figures: &Figures) -> Vec<Setting> {
             product: whole.policy.as_ref().map(|_| whole.reference_product),
         });
     }
-    if settings.is_empty() {
-        settings = codecs(figures);
-    }
-    if settings.is_empty() { evictions(figures) } else { settings }
-}
-
-/// Each replay over the layers that a session evicts from; of several chats the worst.
-fn evictions(figures: &Figures) -> Vec<Setting> {
-    let mut tokens: BTreeMap<(String, &str), [usize; 2]> = BTreeMap::new();
-    for result in figures.results.eviction.iter().filter(|result| result.layer >= figures.front) {
-        let EvictionResult { policy, target_ratio, block_tokens, .. } = result;
-        let name = format!(
-            "{}: policy {policy}, target ratio {target_ratio}, eviction blocks of {block_tokens}",
-            figures.name
-        );
-        let sums = tokens.entry((name, &result.run)).or_default();
-        *sums = [sums[0] + result.tokens, sums[1] + result.kept_tokens];
-    }
-    let mut settings: Vec<Setting> = Vec::new();
-    for ((name, _), [tokens, kept]) in tokens {
-        let lossy = Some(tokens as f64 / kept.max(1) as f64);
-        match settings.last_mut() {
-            Some(last) if last.name == name => last.lossy = least(last.lossy, lossy),
-            _ => settings.push(Setting { lossy, ..Setting::named(name) }),
-        }
-    }
-    settings
+    if settings.is_empty() { codecs(figures) } else { settings }
 }
 
 /// The codec over all tensors, in each cut.

@@ -74,7 +74,7 @@ pub const ROWS: &[Row] = rows! {
         "(baseline - speed) / baseline of decoding, at most; off without a baseline";
     "decode-baseline", NUMBER, "0", SAME, "", Rule::Setting, "Decoding speed without compression, tokens per second";
     "decode-baseline-source", Kind::Word(&["fixed", "rolling", "same_batch"]), "", SAME, "", Rule::Setting,
-        "fixed: --decode-baseline; rolling: --history; same_batch: --baseline-results";
+        "The origin of --decode-baseline, for the summary; same_batch: --baseline-results";
     "decode-baseline-samples", NUMBER, "0", SAME, "", Rule::Setting, "Runs behind --decode-baseline";
     "decode-gate-aggregation", Kind::Word(&["avg", "median", "p90", "best"]), "avg", SAME, "", Rule::Setting,
         "The speed of several rows";

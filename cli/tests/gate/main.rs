@@ -269,25 +269,6 @@ fn an_llm_demo_report_is_the_one_of_the_reference_to_the_last_digit() {
     }
 }
 
-#[test]
-fn a_failed_prompt_is_named_and_enters_no_mean_of_ratios() {
-    let folder = Folder::new("prompt");
-    let case =
-        lines("llm_demo.jsonl").into_iter().find(|case| case["name"] == "one_prompt_fails_candidate_only").unwrap();
-    folder.write("demo.json", &case.to_string());
-    let result = folder.json(1, &["demo.json"]);
-    let row = &result["rows"][0];
-    assert!(row["failure_reason"].as_str().unwrap().contains("candidate.runs[3]: prompt_128_2.txt: rc_3"), "{row}");
-    let lossy: Vec<f64> = case["candidate"]["runs"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|run| run["metrics"]["h2o_lossy_ratio"].as_f64())
-        .collect();
-    let mean = lossy.iter().sum::<f64>() / lossy.len() as f64;
-    assert!((row["candidate_lossy_ratio_avg"].as_f64().unwrap() - mean).abs() < 1e-12, "{row}");
-}
-
 /// The suite of suite.json as files and a manifest.
 fn suite(folder: &Folder) -> Value {
     let golden: Value = serde_json::from_str(&testdata("suite.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Results of ours: metrics of sessions, the bench patch, evaluate, perplexity; threshold files and the history.
+//! Results of ours: metrics of sessions, the bench patch, evaluate, perplexity; threshold files.
 
 use super::Folder;
 use serde_json::{Value, json};
@@ -97,45 +97,6 @@ fn columns_of_our_bench_patch_are_read_and_a_baseline_has_the_same_aggregation()
 }
 
 #[test]
-fn a_rolling_baseline_counts_passed_uncompressed_runs_of_its_key() {
-    let folder = Folder::new("history");
-    let run = |tps: f64, passed: bool, compressed: bool| {
-        json!({ "key": "m|CPU|4", "decode_tps": tps, "passed": passed, "compressed": compressed }).to_string() + "\n"
-    };
-    let heading = "| model | backend | threads | test | t/s | h2o_lossy | h2o_lossless |\n";
-    folder.write(
-        "bench.log",
-        &format!("{heading}| m | CPU | 4 | pp512 | 50 | 1 | 1 |\n| m | CPU | 4 | tg64 | 10.0 | 1 | 1 |\n"),
-    );
-    let words = [
-        "bench.log",
-        "--suite",
-        "baseline",
-        "--decode-baseline-source",
-        "rolling",
-        "--history",
-        "h.jsonl",
-        "--history-append",
-    ];
-    let words = [&words[..], &["--decode-drop-target", "0.1"]].concat();
-    let wrong =
-        [run(99.0, false, false), run(99.0, true, true), run(99.0, true, false).replace("CPU", "CUDA")].concat();
-    folder.write("h.jsonl", &[wrong.clone(), run(10.0, true, false), run(11.0, true, false)].concat());
-    let first = folder.json(0, &words);
-    assert!(first["mnnkv"]["cases"][0]["warnings"][0].as_str().unwrap().contains("too few runs"), "{first:#}");
-    let second = folder.json(0, &words);
-    assert_eq!(second["rows"][0]["decode_baseline"], 10.0);
-    assert_eq!(folder.read("h.jsonl").lines().count(), 7);
-    // 9 older runs, of which 8 count: half of them at 8 and half at 20 tokens a second.
-    let runs: Vec<String> =
-        [50.0, 8.0, 8.0, 8.0, 8.0, 20.0, 20.0, 20.0, 20.0].iter().map(|tps| run(*tps, true, false)).collect();
-    folder.write("h.jsonl", &runs.concat());
-    let slow = folder.json(1, &words);
-    assert_eq!(slow["rows"][0]["decode_baseline"], 14.0);
-    assert_eq!(folder.read("h.jsonl").lines().count(), 9, "a failed run was added");
-}
-
-#[test]
 fn results_of_evaluate_are_judged_by_their_best_setting() {
     let folder = Folder::new("evaluate");
     let whole = |run: &str, ratio: f64, lossy: f64, joint: f64| {
@@ -172,18 +133,6 @@ fn results_of_evaluate_are_judged_by_their_best_setting() {
         assert!(failed.len() == 1 && failed[0]["enabled"] == true && reason.ends_with(": not measured"), "{failed:#?}");
     }
     folder.json(0, &["computed.json", "--lossy-target=-1"]);
-    // Without a codec the replays of layers are judged, the worse of two chats.
-    let mut evicted = results.clone();
-    let replay = |run: &str, kept: u32| {
-        json!({ "run": run, "layer": 2, "policy": "ema", "target_ratio": 3.5, "block_tokens": 64, "tokens": 700,
-                "kept_tokens": kept, "kept_share": 0.3, "steps": 1, "kept_mass": 0.9, "relative_l2": 0.1, "cosine": 0.9,
-                "evictions": 1, "moved_tokens": 1.0 })
-    };
-    (evicted["whole_cache"], evicted["eviction"]) = (json!([]), json!([replay("a", 200), replay("b", 250)]));
-    folder.write("evicted.json", &evicted.to_string());
-    folder.json(0, &["evicted.json", "--lossless-target=-1", "--lossy-target", "2.8"]);
-    folder.json(1, &["evicted.json", "--lossless-target=-1", "--lossy-target", "2.9"]);
-    folder.json(1, &["evicted.json", "--lossy-target", "2.8"]);
     folder.json(0, &["computed.json", "--lossy-target", "1"]);
     folder.write("evaluate.json", &results.to_string().replace("\"version\":2", "\"version\":1"));
     assert!(folder.error(3, &["evaluate.json"]).contains("evaluate.json: version is 1; 2 expected"));
@@ -199,7 +148,6 @@ pub fn perplexity(mean: f64, text: &str) -> Value {
 fn perplexity_is_compared_on_equal_texts_only() {
     let folder = Folder::new("ppl");
     let words = ["--ppl", "a.json", "b.json"];
-    assert!(folder.error(2, &[&words[..], &["--history", "h.jsonl"]].concat()).contains("cannot be used with"));
     folder.write("a.json", &perplexity(-2.0, "wiki").to_string());
     folder.write("b.json", &perplexity(-2.04, "wiki").to_string());
     // e^0.04 - 1 = 0.0408
@@ -289,13 +237,11 @@ fn an_input_is_never_replaced() {
     let folder = Folder::new("gate-inputs");
     let table = bench("h2o_lossless", "1.4");
     folder.write("in.md", &table);
-    folder.write("history", "");
     fs::create_dir(folder.0.join("results")).unwrap();
     folder.write("results/run.md", &table);
     folder.write("suite.toml", "[[case]]\nname = \"a\"\nresults = [\"results\"]\nsummary = \"results/run.md\"\n");
     for words in [
         &["in.md", "--markdown", "./in.md"][..],
-        &["in.md", "--history", "history", "--summary", "history"],
         &["results", "--markdown", "results/run.md"],
         &["in.md", "--baseline-results", "results", "--markdown", "results/run.md"],
         &["--manifest", "suite.toml"],
@@ -305,7 +251,6 @@ fn an_input_is_never_replaced() {
         assert!(output.status.code() == Some(3) && error.contains("is an input"), "{words:?}: {error}");
     }
     assert_eq!((folder.read("in.md"), folder.read("results/run.md")), (table.clone(), table));
-    assert_eq!(folder.read("history"), "");
     // Reports of former calls are no inputs.
     for _ in 0..2 {
         folder.json(0, &["results", "--summary", "results/summary.json", "--markdown", "results/summary.md"]);
