@@ -83,7 +83,6 @@ pub fn evaluate(
         results.findings.extend(left_out_policies(dump, request));
     }
     results.whole_cache = whole_cache(&results, &request.ratios, &request.block_tokens, &request.rules)?;
-    results.findings.extend(idle_plans(&results));
     Ok(results)
 }
 
@@ -108,32 +107,6 @@ fn idle_ratios(results: &Results) -> Vec<Finding> {
         Some(Finding::new("floor", format!("ratio {ratio}"), text))
     };
     ratios.into_iter().filter_map(finding).collect()
-}
-
-/// Ratios that evict nothing from a whole cache without replays.
-fn idle_plans(results: &Results) -> Vec<Finding> {
-    // Cuts share their plans. Layers that keep all tokens by the config have none.
-    let mut plans: Vec<(f64, &str, u32, f64)> = Vec::new();
-    for whole in results.whole_cache.iter().filter(|whole| whole.policy.is_none() && whole.target_ratio > 1.0) {
-        let layers = results.layers.iter().filter(|layer| layer.run == whole.run).count();
-        let plan = (whole.target_ratio, whole.run.as_str(), whole.block_tokens, whole.deep_lossy);
-        if whole.front_layers < layers && !plans.contains(&plan) {
-            plans.push(plan);
-        }
-    }
-    plans.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let finding = |plans: &[(f64, &str, u32, f64)]| {
-        let mut idle = plans.iter().filter(|(.., lossy)| *lossy <= 1.0);
-        let (ratio, run, block, _) = *idle.next()?;
-        let text = format!(
-            "{} of {} plans from the config evict nothing, the first is of run {run} with blocks of {block}: sink and recent \
-             tokens with the rest of their blocks are as many as the ratio keeps",
-            1 + idle.count(),
-            plans.len(),
-        );
-        Some(Finding::new("floor", format!("ratio {ratio}"), text))
-    };
-    plans.chunk_by(|a, b| a.0 == b.0).filter_map(finding).collect()
 }
 
 /// Policies that layers with attention cannot be replayed with.

@@ -189,47 +189,6 @@ fn arrays_of_numpy_are_read_in_both_byte_orders_and_refused_by_field() {
     }
 }
 
-/// A folder of MNN's packed caches: two dumps of one layer.
-fn packed() -> (Folder, impl Fn(&Folder, u32, &str, u32)) {
-    let folder = Folder::new();
-    for tensor in ["key", "value"] {
-        let words = fs::read(testdata(&format!("../../testdata/mnn_packed/{tensor}_packed.f32"))).unwrap();
-        folder.file(&format!("chat/layer_3/packed_{}_packed_t0_893.bin", &tensor[..1]), words);
-    }
-    let meta = |folder: &Folder, tokens: u32, stage: &str, used: u32| {
-        let meta = json!({
-            "layout": "packed", "layer_id": 3, "used_seq_len": tokens, "max_seq_len": 957, "kv_heads": 2, "head_dim": 64,
-            "bytes_per_elem": 4, "pack_h": 8, "pack_l": 1, "flash_upper_kv": 64, "key_stride_bytes": 245_760,
-            "value_stride_bytes": 245_760, "key_used_bytes": used, "value_used_bytes": used, "stage": stage,
-            "run_id": "chat", "k_file": "packed_k_packed_t0_893.bin", "v_file": "packed_v_packed_t0_893.bin",
-        });
-        folder.file(&format!("chat/layer_3/packed_meta_packed_t0_{tokens}.json"), meta.to_string());
-    };
-    (folder, meta)
-}
-
-#[test]
-fn packed_dumps_of_mnn_unpack_to_the_rows_that_were_packed() {
-    let (folder, meta) = packed();
-    meta(&folder, 893, "decode", 229_376);
-    meta(&folder, 800, "prefill", 229_376);
-    let (dump, layers) = load(folder.path());
-    assert_eq!(reasons(&dump), ["superseded"]);
-    let info = &dump.layers[0];
-    assert_eq!((info.run.as_str(), info.layer, info.tokens, info.prompt_tokens), ("chat", 3, 893, 800));
-    for (tensor, words) in [("key", &layers[0].key), ("value", &layers[0].value)] {
-        // `[token][head][dim]`, from token 7 on.
-        let rows = fs::read(testdata(&format!("../../testdata/mnn_packed/{tensor}_rows.f32"))).unwrap();
-        for (i, row) in rows.chunks_exact(256).enumerate() {
-            let at = (i % 2 * 893 + 7 + i / 2) * 256;
-            assert!(words[at..at + 256] == *row, "{tensor}: row {i}");
-        }
-    }
-    meta(&folder, 893, "decode", 1000);
-    let finding = &Dump::open(folder.path()).unwrap().findings[0];
-    assert!(finding.place.ends_with("t0_893.json: key_used_bytes") && finding.text.contains("1000"), "{finding:?}");
-}
-
 /// A file of safetensors, written by another program.
 fn safetensors_of(folder: &Folder) -> PathBuf {
     use safetensors::{Dtype as Type, tensor::TensorView};
@@ -367,9 +326,7 @@ fn a_header_cannot_claim_more_than_the_file_has() {
 
 /// A small dump of every format, each in a folder of its own.
 fn everything() -> Folder {
-    let (folder, meta) = packed();
-    meta(&folder, 893, "decode", 229_376);
-    fs::rename(folder.path().join("chat"), folder.path().join("packed")).unwrap();
+    let folder = Folder::new();
     let mut scored = layer_with_scores();
     scored.info.run = "folder".into();
     folder.add(&scored, 2);
@@ -435,7 +392,7 @@ proptest! {
                 dump.load(i).map_err(|e| TestCaseError::fail(e.to_string()))?;
             }
         }
-        for name in ["folder", "flat", "safetensors", "npy", "packed"] {
+        for name in ["folder", "flat", "safetensors", "npy"] {
             let alone = Dump::open(&folder.path().join(name));
             if !damaged.iter().any(|damaged| damaged == name) {
                 prop_assert_eq!(alone.unwrap().layers.len(), 1);

@@ -7,27 +7,15 @@ use mnnkv_model::sizing::CacheElement;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
-/// The largest meta file in bytes.
-const MAX_META: u64 = 1 << 20;
-
 pub(super) struct Fields {
     path: PathBuf,
     fields: Map<String, Value>,
 }
 
 impl Fields {
-    /// The fields of the meta file at `path`, which was read before.
+    /// The fields of the meta file at `path`.
     pub(super) fn new(path: &Path, fields: Map<String, Value>) -> Fields {
         Fields { path: path.to_owned(), fields }
-    }
-
-    pub(super) fn read(path: &Path) -> Result<Fields> {
-        let bytes = files::read_text(path, MAX_META)?;
-        match serde_json::from_slice(&bytes) {
-            Ok(Value::Object(fields)) => Ok(Fields::new(path, fields)),
-            Ok(_) => Err(Error::new(path.display(), "is not a JSON object")),
-            Err(e) => Err(Error::new(path.display(), format!("is not JSON: {e}"))),
-        }
     }
 
     pub(super) fn wrong(&self, field: &str, text: impl std::fmt::Display) -> Error {

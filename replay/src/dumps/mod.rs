@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`folder`], `parts` | folders of the reference system: meta files and raw words, an entry for each step |
 //! | `flat`, `npy`, `safetensors` | a tensor for K and V each; `names` reads the names, `tensors` joins them |
-//! | `packed` | folders of the reference system with MNN's packed words |
 //!
 //! Each format yields layers without words ([`LayerInfo`]) and findings. [`Dump::load`] reads the words of one layer.
 //! A length from a file allocates nothing before the file has that length.
@@ -15,7 +14,6 @@ mod flat;
 pub mod folder;
 mod names;
 mod npy;
-mod packed;
 mod parts;
 mod safetensors;
 mod tensors;
@@ -106,7 +104,6 @@ pub struct Dump {
 enum Source {
     Parts(parts::Parts),
     Whole(tensors::Whole),
-    Packed(Box<packed::Packed>),
 }
 
 /// A layer that a format found.
@@ -140,13 +137,12 @@ impl Dump {
             }
         }
         found.extend(tensors::join(tensors, &mut findings));
-        found.extend(packed::find(&tree, &mut findings));
         let found = settle(found, &mut findings);
         if found.is_empty() {
             return Err(match &findings[..] {
                 [] => Error::new(
                     path.display(),
-                    "has no KV dump: no meta_*.json, packed_meta_*.json, .npy, .safetensors, .f16, .bf16 or .f32",
+                    "has no KV dump: no meta_*.json, .npy, .safetensors, .f16, .bf16 or .f32",
                 ),
                 [only] => only.error(),
                 [first, rest @ ..] => {
@@ -179,7 +175,6 @@ impl Dump {
         match source {
             Source::Parts(parts) => parts.load(info),
             Source::Whole(whole) => whole.load(info),
-            Source::Packed(packed) => packed.load(info),
         }
     }
 
