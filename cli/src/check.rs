@@ -1,14 +1,12 @@
 //! `mnnkv check`: findings about a quantised directory or a snapshot.
 
+use crate::bytes;
 use crate::failure::Failure;
 use crate::output::{Output, visible};
-use crate::{bytes, progress};
 use clap::Args;
-use indicatif::ProgressBar;
 use mnnkv::snapshot::{Access, Snapshot, Storage};
-use mnnkv::status::Result as LibraryResult;
 use mnnkv_model::file::{ModelFile, Source};
-use mnnkv_model::msmodelslim::{DiskFolder, Finding, Folder, OpenFile, Severity, check_folder};
+use mnnkv_model::msmodelslim::{DiskFolder, Finding, Severity, check_folder};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -41,10 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
         return snapshot(&arguments.directory);
     }
     let directory = arguments.directory.display();
-    let bar = progress::bytes("checking", weight_bytes(&arguments.directory));
-    let folder = Watched { folder: DiskFolder::new(&arguments.directory)?, bar: bar.clone() };
-    let report = check_folder(&folder)?;
-    bar.finish_and_clear();
+    let report = check_folder(&DiskFolder::new(&arguments.directory)?)?;
     let (errors, warnings) = (report.count(Severity::Error), report.count(Severity::Warning));
     let mut text = String::new();
     for severity in [Severity::Error, Severity::Warning] {
@@ -97,43 +92,4 @@ fn list<'a>(findings: impl Iterator<Item = &'a Finding>, all: bool) -> String {
         }
     }
     text
-}
-
-/// Bytes of all weight files, the length of the bar.
-fn weight_bytes(directory: &Path) -> u64 {
-    let entries = directory.read_dir().into_iter().flatten().flatten();
-    let weights = entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "safetensors"));
-    weights.filter_map(|entry| entry.path().metadata().ok()).map(|metadata| metadata.len()).sum()
-}
-
-/// A folder whose reads advance a progress bar.
-struct Watched {
-    folder: DiskFolder,
-    bar: ProgressBar,
-}
-
-impl Folder for Watched {
-    fn names(&self) -> LibraryResult<Vec<String>> {
-        self.folder.names()
-    }
-
-    fn open(&self, name: &str) -> LibraryResult<OpenFile> {
-        Ok(Box::new(WatchedFile { file: self.folder.open(name)?, bar: self.bar.clone() }))
-    }
-}
-
-struct WatchedFile {
-    file: OpenFile,
-    bar: ProgressBar,
-}
-
-impl Source for WatchedFile {
-    fn len(&self) -> u64 {
-        self.file.len()
-    }
-
-    fn read_at(&self, offset: u64, to: &mut [u8]) -> LibraryResult<()> {
-        self.bar.inc(to.len() as u64);
-        self.file.read_at(offset, to)
-    }
 }

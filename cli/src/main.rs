@@ -12,7 +12,6 @@ mod evaluate;
 mod failure;
 mod gate;
 mod input;
-mod inspect;
 mod output;
 mod pages;
 mod progress;
@@ -55,7 +54,6 @@ Exit codes:
 enum Command {
     #[cfg(feature = "convert")]
     ConvertCompressor(convert::Arguments),
-    Inspect(inspect::Arguments),
     Check(check::Arguments),
     Dequantize(dequantize::Arguments),
     Size(size::Arguments),
@@ -91,7 +89,6 @@ fn run(command: &Command) -> Result<Output, Failure> {
     match command {
         #[cfg(feature = "convert")]
         Command::ConvertCompressor(arguments) => convert::run(arguments),
-        Command::Inspect(arguments) => inspect::run(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Dequantize(arguments) => dequantize::run(arguments),
         Command::Size(arguments) => size::run(arguments),

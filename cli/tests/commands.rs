@@ -3,6 +3,7 @@
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{Cache, Layout, Spec};
 use mnnkv::session::{Host, MemoryStats, Session};
+use mnnkv::status::Error;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -46,12 +47,10 @@ fn path(name: &str) -> String {
 #[test]
 fn help_lists_commands_and_exit_codes() {
     let help = stdout_of(0, &["--help"]);
-    for word in
-        ["convert-compressor", "inspect", "check", "dequantize", "quality", "size", "completions", "man", "Exit codes"]
-    {
+    for word in ["convert-compressor", "check", "dequantize", "quality", "size", "completions", "man", "Exit codes"] {
         assert!(help.contains(word), "{word}: {help}");
     }
-    for command in ["convert-compressor", "inspect", "check", "dequantize", "quality", "size", "completions", "man"] {
+    for command in ["convert-compressor", "check", "dequantize", "quality", "size", "completions", "man"] {
         let help = stdout_of(0, &[command, "--help"]);
         assert!(help.contains("Usage: mnnkv "), "{command}: {help}");
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{command}: {help}");
@@ -63,25 +62,9 @@ fn usage_errors_exit_with_2_and_failures_with_3() {
     stderr_of(2, &["no-such-command"]);
     stderr_of(2, &["size", "--layers", "3"]);
     stderr_of(2, &["size", "--config", "x", "--budget", "8 parsecs"]);
-    assert!(stderr_of(3, &["inspect", "no-such-file"]).contains("cannot open no-such-file"));
     assert!(stderr_of(3, &["check", "no-such-directory"]).contains("cannot open no-such-directory"));
-    let failure = json(3, &["inspect", "no-such-file"]);
-    assert!(failure["error"].as_str().unwrap().contains("no-such-file"));
-}
-
-#[test]
-fn inspect_shows_the_header_and_blocks_of_a_compressor() {
-    let file = path("compressor/std_fp16_12.bin");
-    let text = stdout_of(0, &["inspect", &file]);
-    for words in ["learned KV compressor", "3 tokens of a head become one", "image values slot 2"] {
-        assert!(text.contains(words), "{words}: {text}");
-    }
-    // From the manifest of the goldens.
-    let object = json(0, &["inspect", &file]);
-    let header = ["layers", "num_heads", "head_dim", "hidden_size", "compression_factor", "min_seq_len"];
-    assert_eq!(header.map(|key| object[key].as_u64().unwrap()), [2, 2, 4, 12, 3, 2]);
-    assert_eq!(object["blocks"][0][1]["offset"], 160);
-    assert_eq!(object["blocks"][1].as_array().unwrap().len(), 12);
+    let failure = json(3, &["check", "no-such-directory"]);
+    assert!(failure["error"].as_str().unwrap().contains("no-such-directory"));
 }
 
 #[test]
@@ -104,15 +87,12 @@ fn check_reads_snapshots_and_names_what_is_damaged() {
 /// `timeout` of coreutils ends a program that waits for the other end of the pipe.
 #[cfg(target_os = "linux")]
 #[test]
-fn inspect_and_check_refuse_a_pipe_at_once() {
+fn check_refuses_a_pipe_at_once() {
     let pipe = std::env::temp_dir().join(format!("mnnkv-pipe-{}", std::process::id()));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    for command in ["inspect", "check"] {
-        let run =
-            Command::new("timeout").args(["60", env!("CARGO_BIN_EXE_mnnkv"), command]).arg(&pipe).output().unwrap();
-        let error = String::from_utf8_lossy(&run.stderr);
-        assert!(run.status.code() == Some(3) && error.contains("mnnkv-pipe-"), "{command}: {run:?}");
-    }
+    let run = Command::new("timeout").args(["60", env!("CARGO_BIN_EXE_mnnkv"), "check"]).arg(&pipe).output().unwrap();
+    let error = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.code() == Some(3) && error.contains("mnnkv-pipe-"), "{run:?}");
     std::fs::remove_file(&pipe).unwrap();
 }
 
@@ -131,14 +111,6 @@ fn check_lists_findings_and_exits_with_1_on_errors() {
     let healthy = path("msmodelslim/w8a16_per_channel");
     assert!(stdout_of(0, &["check", &healthy]).ends_with("no errors, no warnings\n"));
     assert_eq!(json(0, &["check", &healthy])["findings"], serde_json::json!([]));
-}
-
-#[test]
-fn inspect_lists_the_tensors_of_a_file_and_refuses_directories() {
-    let part = path("msmodelslim/w8a16_sharded/quant_model_weights-00001-of-00003.safetensors");
-    let object = json(0, &["inspect", &part]);
-    assert_eq!((object["kind"].as_str(), object["tensors"].as_array().map(Vec::len)), (Some("safetensors"), Some(17)));
-    assert!(stderr_of(3, &["inspect", &path("msmodelslim/w8a16_sharded")]).contains("is a directory"));
 }
 
 #[test]
@@ -174,8 +146,8 @@ fn size_prints_savings_and_the_longest_context() {
     assert!(rank["after_lossless"].as_u64() < Some(1 << 28));
 }
 
-/// The memory of a session after its first begin, or why that is refused.
-fn session(bytes: u64, layers: u32, dtype: Dtype, kv_heads: u32, head_dim: u32) -> Result<MemoryStats, String> {
+/// The memory of a session after its first begin, if that is accepted.
+fn session(bytes: u64, layers: u32, dtype: Dtype, kv_heads: u32, head_dim: u32) -> Result<MemoryStats, Error> {
     let config = format!(r#"{{"kv_memory_bytes": {bytes}}}"#);
     let host = Host { attends: true, ..Host::default() };
     let session = Session::with_host(config.as_bytes(), b"", layers, 1, host).unwrap();
@@ -197,16 +169,15 @@ fn session(bytes: u64, layers: u32, dtype: Dtype, kv_heads: u32, head_dim: u32) 
     .unwrap();
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
     let cache = Cache::new(&layout, &mut key, &mut value).unwrap();
-    session.begin(0, Some(cache), 0).map_err(|error| error.message().to_owned())?;
-    Ok(session.memory_stats().unwrap())
+    session.begin(0, Some(cache), 0)?;
+    session.memory_stats()
 }
 
 #[test]
 fn size_says_what_a_session_holds() {
     let config = path("configs/llama-3-8b.json");
     for (words, budget, dtype, heads) in [
-        (&["--budget", "1GiB"][..], 1 << 30, Dtype::Bf16, 8),
-        (&["--budget", "200MB", "--dtype", "f32", "--tp", "4"], 200_000_000, Dtype::F32, 2),
+        (&["--budget", "200MB", "--dtype", "f32", "--tp", "4"][..], 200_000_000, Dtype::F32, 2),
         (&["--budget", "600MB", "--cpu", "arm-i8mm", "--batch", "2"], 300_000_000, Dtype::F16, 8),
     ] {
         let words = [&["size", "--config", &config], words].concat();
@@ -217,41 +188,14 @@ fn size_says_what_a_session_holds() {
         assert_eq!((number("raw_tokens"), number("quantised_tokens")), (stats.raw_tokens, stats.quantised_tokens));
         assert_eq!(number("dropped_from"), stats.quantised_tokens + 1);
         assert!(number("file_tokens") > 5 * number("quantised_tokens"), "{object}");
-        let least = number("least_bytes");
-        assert!(session(least, 32, dtype, heads, 128).is_ok(), "{words:?}");
-        let refused = session(least - 1, 32, dtype, heads, 128).unwrap_err();
-        let text = stdout_of(0, &words);
-        let shown = format!("{:.1} MB", (least as f64 / 1e5).ceil() / 10.0);
-        assert!(refused.contains(shown.trim_end_matches(" MB")) && text.contains(&shown), "{refused}: {text}");
+        assert!(session(number("least_bytes"), 32, dtype, heads, 128).is_ok(), "{words:?}");
+        assert!(session(number("least_bytes") - 1, 32, dtype, heads, 128).is_err(), "{words:?}");
         let key = format!("\"kv_memory_mb\": {}", budget as f64 / 1e6);
+        let text = stdout_of(0, &words);
         assert!(text.contains(&key) && text.contains("with kv_memory_file"), "{text}");
     }
     let refused = stdout_of(0, &["size", "--config", &config, "--budget", "1MB"]);
     assert!(refused.contains("refused: ") && !refused.contains("kv_memory_file"), "{refused}");
-}
-
-#[test]
-fn size_says_why_a_budget_bounds_nothing() {
-    let config = path("configs/llama-3-8b.json");
-    let of = |words: &[&str]| {
-        let object = json(0, &[&["size", "--budget", "1GiB"], words].concat());
-        assert!(object.get("kv_memory").is_none(), "{words:?}: {object}");
-        object["notes"].to_string()
-    };
-    assert!(of(&["--config", &config, "--dtype", "fp8"]).contains("kv_memory_mb: fp8 stays as it is"));
-    assert!(of(&["--config", &config, "--attention-mode", "10"]).contains("stay as they are"));
-    assert!(of(&["--layers", "61", "--kv-lora-rank", "512", "--rope-head-dim", "64"]).contains("latents"));
-    assert!(of(&["--layers", "2", "--kv-heads", "2", "--head-dim", "20"]).contains("stay as they are"));
-}
-
-#[test]
-fn size_names_the_wrong_key_of_a_config() {
-    let folder = std::env::temp_dir().join(format!("mnnkv-size-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("config.json"), r#"{"num_hidden_layers": "32"}"#).unwrap();
-    let message = stderr_of(3, &["size", "--config", folder.to_str().unwrap()]);
-    assert!(message.contains("config.json") && message.contains("num_hidden_layers"), "{message}");
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// A new folder with these files.
@@ -291,16 +235,6 @@ fn size_takes_an_attention_mode_for_every_model() {
     // 32 layers of 8 heads x 128; MNN keeps all tokens where the config has a window of 4,096.
     let object = json(0, &["size", "--config", &config, "--attention-mode", "14", "--context", "8128"]);
     assert_eq!(object["totals"][0]["rank"]["raw"], 32 * 8 * 8192 * (72 + 72));
-    let sinks = r#"{"model_type": "gpt_oss", "num_hidden_layers": 2, "num_attention_heads": 8, "hidden_size": 64}"#;
-    let folder = folder_of("sinks", &[("config.json", sinks)]);
-    let notes = json(0, &["size", "--config", &folder])["notes"].to_string();
-    assert!(notes.contains("no dtype that is known here: f16 is assumed"), "{notes}");
-    let message = stderr_of(3, &["size", "--config", &folder, "--attention-mode", "9"]);
-    assert!(
-        message.contains("config.json: model_type is \"gpt_oss\"") && message.contains("sinks stays float"),
-        "{message}"
-    );
-    std::fs::remove_dir_all(&folder).unwrap();
     let notes = object["notes"].to_string();
     assert!(notes.contains("MNN keeps all tokens") && !notes.contains("at most the window"), "{notes}");
     let numbers = ["size", "--layers", "32", "--kv-heads", "8", "--head-dim", "128", "--cpu", "avx2"];
@@ -320,11 +254,17 @@ fn size_refuses_what_is_no_config_of_a_model() {
     assert!(message.contains("llama-3-8b.json is a Hugging Face config"), "{message}");
     let folder = folder_of(
         "none",
-        &[("a.json", r#"{"tokens": 1}"#), ("b.json", r#"{"llm_model": "x", "llm_config": 3}"#), ("c.json", "{")],
+        &[
+            ("a.json", r#"{"tokens": 1}"#),
+            ("b.json", r#"{"llm_model": "x", "llm_config": 3}"#),
+            ("c.json", "{"),
+            ("d.json", r#"{"num_hidden_layers": "32"}"#),
+        ],
     );
     for (file, words) in [
         ("a.json", "is none of the known configs"),
         ("b.json", "b.json: llm_config is 3; a string expected"),
+        ("d.json", "num_hidden_layers"),
         ("c.json", "line 1"),
     ] {
         let message = stderr_of(3, &["size", "--config", &format!("{folder}/{file}")]);
@@ -374,14 +314,7 @@ fn control_characters_of_names_are_escaped() {
         let text = stdout_of(1, words);
         assert!(text.contains("turned") && !text.contains(steers), "{text}");
     }
-    assert!(
-        object["findings"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|f| f["tensor"] == "turned\u{7f}\u{200f}\u{202e}\u{2066}\u{feff}.weight")
-    );
-    assert!(harmless(&stderr_of(3, &["inspect", "no\u{1b}[31m\nfile"])[..]));
+    assert!(harmless(&stderr_of(3, &["check", "no\u{1b}[31m\nfile"])[..]));
     assert!(!stderr_of(2, &["no\u{1b}[31m\u{9b}command\u{202e}"]).contains(steers));
     assert!(!stdout_of(2, &["--json", "no\u{9b}command\u{202e}"]).contains(steers));
     std::fs::remove_dir_all(&folder).unwrap();
@@ -403,7 +336,8 @@ fn a_failed_write_to_standard_output_is_a_failure() {
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     let (healthy, file) = (path("msmodelslim/w8a16_per_channel"), path("compressor/toy_fp32.bin"));
     let program = || Command::new(env!("CARGO_BIN_EXE_mnnkv"));
-    for words in [&["check", &healthy][..], &["--json", "inspect", &file], &["--help"], &["size", "-h"], &["--version"]]
+    for words in
+        [&["check", &healthy][..], &["--json", "check", &healthy], &["--help"], &["size", "-h"], &["--version"]]
     {
         let run = program().args(words).stdout(full()).output().unwrap();
         assert_eq!(run.status.code(), Some(3), "{words:?}");
@@ -419,8 +353,8 @@ fn a_failed_write_to_standard_output_is_a_failure() {
 #[cfg(unix)]
 #[test]
 fn closed_outputs_cause_no_panic() {
-    let (healthy, file) = (path("msmodelslim/w8a16_per_channel"), path("compressor/toy_fp32.bin"));
-    for words in [&["--help"][..], &["check", &healthy], &["--json", "inspect", &file], &["completions", "zsh"]] {
+    let healthy = path("msmodelslim/w8a16_per_channel");
+    for words in [&["--help"][..], &["check", &healthy], &["--json", "check", &healthy], &["completions", "zsh"]] {
         for closing in ["| true", ">&-"] {
             // 2>&3 captures standard error of the program alone. The reader ends during the sleep.
             let script = format!("exec 3>&2; {{ sleep 0.2; \"$@\" 2>&3; echo $? >&3; }} {closing}");

@@ -98,17 +98,6 @@ fn parts_hold_the_same_tensors_as_one_file() {
 }
 
 #[test]
-fn the_config_has_the_written_type_and_no_quantisation() {
-    let folder = Folder::new("config");
-    let (output, _) = folder.dequantize(&golden("w8a16_per_channel_flat_legacy"), &[]);
-    let text = fs::read_to_string(output.join("config.json")).unwrap();
-    let config: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert!(config.get("quantize").is_none() && config.get("quantization_config").is_none(), "{text}");
-    assert_eq!(config["torch_dtype"], "float16");
-    assert!(config.get("num_hidden_layers").is_some(), "{text}");
-}
-
-#[test]
 fn a_smoothed_norm_keeps_the_pair_for_quantised_linears() {
     let folder = Folder::new("norms");
     let input = golden("w8a8_fp16_seed_smooth");

@@ -86,8 +86,6 @@ fn ratios_and_policies_without_an_effect_are_findings() {
         let all = results["findings"].as_array().unwrap().iter().filter(|finding| finding["reason"] == reason);
         all.map(|f| format!("{}: {}", f["place"].as_str().unwrap(), f["text"].as_str().unwrap())).collect()
     };
-    let [floor] = &of("floor")[..] else { panic!("{results:#}") };
-    assert!(floor.starts_with("ratio 3: 1 of 1 plans from the config evict nothing"), "{floor}");
     let [policy] = &of("policy")[..] else { panic!("{results:#}") };
     let expected = "policy \"ema\": is left out in layers 0: the policy scores the last 8 rows of the prompt \
                     (kv_h2o_prefill_queries), and layer 0 has 1";

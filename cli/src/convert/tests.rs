@@ -94,15 +94,6 @@ fn every_nesting_gives_the_file_of_the_original_converter() {
 }
 
 #[test]
-fn flags_reach_the_header() {
-    let folder = Folder::new("flags");
-    let flags = "--min-seq-len 7 --num-heads 3 --head-dim 4 --compression-factor 3";
-    let bytes = folder.convert(&golden("pth/flat.pth"), flags).unwrap();
-    let field = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
-    assert_eq!([16, 20, 24, 28, 32].map(field), [3, 4, 12, 3, 7]);
-}
-
-#[test]
 fn damaged_golden_checkpoints_are_refused() {
     let folder = Folder::new("bad");
     refused(folder.convert(&golden("pth/bad_bias_len.pth"), ""), &["bias has the shape [5]", "[4] expected"]);
@@ -278,11 +269,10 @@ fn weights_that_the_file_cannot_hold_are_refused() {
 fn damaged_tensors_are_refused() {
     let folder = Folder::new("damaged");
     type Damage = fn(&mut Tensors);
-    let cases: [(Damage, &[&str]); 9] = [
+    let cases: [(Damage, &[&str]); 6] = [
         (|t| t.find("compress_tk.0.3.weight").1 = 1 << 20, &["compress_tk.0.3.weight reaches beyond its storage"]),
         // -1 in the pickle.
         (|t| t.find("compress_tk.0.3.weight").1 = u32::MAX as usize, &["compress_tk.0.3.weight"]),
-        (|t| t.find("compress_tk.0.3.weight").3 = vec![1 << 30, 1], &["reaches beyond"]),
         // Stride 0: more elements than the storage has.
         (
             |t| {
@@ -292,14 +282,6 @@ fn damaged_tensors_are_refused() {
             &["reaches beyond"],
         ),
         (|t| t.find("compress_tk.0.3.weight").2 = vec![4, 4, 1], &["a tensor of 3 dimensions with 2 strides"]),
-        (
-            |t| {
-                (t.find("compress_tk.0.3.weight").2, t.find("compress_tk.0.3.weight").3) =
-                    (vec![4, 4, 1], vec![4, 1, 1])
-            },
-            &["[4, 4, 1]; [out, in] expected"],
-        ),
-        (|t| t.find("compress_tk.0.3.weight").2 = vec![4, 3], &["cols"]),
         (|t| t.bytes.truncate(100), &["reaches beyond"]),
         (|t| t.push("compress_tk.4000000000.0.weight", &[1], &[1]), &["the layer number 4000000000"]),
     ];
@@ -308,21 +290,6 @@ fn damaged_tensors_are_refused() {
         damage(&mut tensors);
         refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), words);
     }
-}
-
-#[test]
-fn unused_tensors_are_left_out_and_listed() {
-    let folder = Folder::new("left-out");
-    let mut tensors = Tensors::mlps(4, 4);
-    tensors.push("attention.0.weight", &[1, 4], &[4, 1]);
-    let input = folder.0.join("in.pth");
-    fs::write(&input, tensors.checkpoint()).unwrap();
-    let output = folder.0.join("out.bin");
-    let words = ["", "--input", input.to_str().unwrap(), "--output", output.to_str().unwrap()];
-    let command = Command::parse_from(words.into_iter().chain(TEXT.split_whitespace()));
-    let result = run(&command.arguments).unwrap_or_else(|failure| panic!("{}", failure.0));
-    assert_eq!(result.json["left_out"], serde_json::json!(["attention.*"]));
-    assert!(result.text.contains("attention.*"));
 }
 
 /// A value nested `depth` times.
