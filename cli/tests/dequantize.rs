@@ -76,28 +76,6 @@ fn weights_of_every_golden_are_bit_exact() {
 }
 
 #[test]
-fn parts_hold_the_same_tensors_as_one_file() {
-    let folder = Folder::new("parts");
-    let input = golden("w8a16_sharded");
-    let (output, run) = folder.dequantize(&input, &["--part-size", "2KiB", "--dtype", "bf16"]);
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    let index = fs::read_to_string(output.join("model.safetensors.index.json")).unwrap();
-    let index: serde_json::Value = serde_json::from_str(&index).unwrap();
-    let folder_of_whole = Folder::new("whole");
-    let (whole, _) = folder_of_whole.dequantize(&input, &["--part-size", "0", "--dtype", "bf16"]);
-    let whole = fs::read(whole.join("model.safetensors")).unwrap();
-    let whole = SafeTensors::deserialize(&whole).unwrap();
-    assert_eq!(index["weight_map"].as_object().unwrap().len(), whole.len());
-    for (name, view) in whole.iter() {
-        assert_eq!(view.dtype(), Dtype::BF16, "{name}");
-        let part = fs::read(output.join(index["weight_map"][name].as_str().unwrap())).unwrap();
-        let part = SafeTensors::deserialize(&part).unwrap();
-        let part = part.tensor(name).unwrap();
-        assert!((part.shape(), part.data()) == (view.shape(), view.data()), "{name}");
-    }
-}
-
-#[test]
 fn a_smoothed_norm_keeps_the_pair_for_quantised_linears() {
     let folder = Folder::new("norms");
     let input = golden("w8a8_fp16_seed_smooth");

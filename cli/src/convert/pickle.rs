@@ -20,10 +20,7 @@ pub type Id = u32;
 pub enum Value<'a> {
     /// A value without use for tensors: None, a set, or the result of an unknown operation.
     Other,
-    Bool(bool),
     Int(i64),
-    /// An integer of more than eight bytes, little-endian.
-    Long(&'a [u8]),
     Text(&'a str),
     List(Vec<Id>),
     Tuple(Vec<Id>),
@@ -39,11 +36,9 @@ pub enum Value<'a> {
 /// A pickle that was read.
 pub struct Pickle<'a> {
     /// All values, in order of creation.
-    pub values: Vec<Value<'a>>,
+    values: Vec<Value<'a>>,
     /// The value of the whole.
     pub root: Id,
-    /// Length in bytes.
-    pub len: usize,
 }
 
 impl<'a> Pickle<'a> {
@@ -51,7 +46,7 @@ impl<'a> Pickle<'a> {
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
         let mut machine = Machine { bytes, ..Machine::default() };
         let root = machine.run().map_err(|problem| format!("byte {}: {problem}", machine.operation))?;
-        Ok(Pickle { values: machine.values, root, len: machine.at })
+        Ok(Pickle { values: machine.values, root })
     }
 
     pub fn value(&self, id: Id) -> &Value<'a> {
@@ -142,10 +137,8 @@ impl<'a> Machine<'a> {
                 self.stack.push(top);
             }
 
-            // None, and an empty set.
-            b'N' | 0x8f => self.push(Value::Other),
-            0x88 => self.push(Value::Bool(true)),
-            0x89 => self.push(Value::Bool(false)),
+            // None, an empty set, true and false.
+            b'N' | 0x8f | 0x88 | 0x89 => self.push(Value::Other),
             b'G' => {
                 self.take(8)?;
                 self.push(Value::Other);
@@ -342,27 +335,11 @@ impl<'a> Machine<'a> {
     fn call(&mut self) -> Result<(), String> {
         let (arguments, callable) = (self.pop()?, self.pop()?);
         let value = match self.values[callable as usize] {
-            Value::Global("collections", "OrderedDict") => Value::Dict(self.pairs(arguments)?),
+            Value::Global("collections", "OrderedDict") => Value::Dict(Vec::new()),
             _ => Value::Call(callable, arguments),
         };
         self.push(value);
         Ok(())
-    }
-
-    /// The entries of an OrderedDict from its arguments: none, or one list of pairs (Python 2).
-    fn pairs(&mut self, arguments: Id) -> Result<Vec<(Id, Id)>, String> {
-        let Value::Tuple(arguments) = &self.values[arguments as usize] else { return Ok(Vec::new()) };
-        let &[list] = &arguments[..] else { return Ok(Vec::new()) };
-        let Value::List(pairs) = &self.values[list as usize] else { return Ok(Vec::new()) };
-        let pair = |id: &Id| match &self.values[*id as usize] {
-            Value::List(pair) | Value::Tuple(pair) => Some((*pair.first()?, *pair.get(1)?)),
-            _ => None,
-        };
-        let count = pairs.len();
-        let entries = pairs.iter().take(MAX_OPERATIONS - self.spent).filter_map(pair).collect();
-        // Any number of calls may have the same list.
-        self.spend(count)?;
-        Ok(entries)
     }
 
     fn remember(&mut self, place: usize) -> Result<(), String> {
@@ -382,7 +359,7 @@ impl<'a> Machine<'a> {
 /// A signed little-endian integer.
 fn integer(digits: &[u8]) -> Value<'_> {
     if digits.len() > 8 {
-        return Value::Long(digits);
+        return Value::Other;
     }
     let fill = if digits.last().is_some_and(|top| top & 0x80 != 0) { 0xff } else { 0 };
     let mut number = [fill; 8];

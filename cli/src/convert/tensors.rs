@@ -10,24 +10,6 @@ const MAX_RANK: usize = 64;
 /// Limit of nested parameter wrappers.
 const MAX_WRAPPED: usize = 8;
 
-/// Names of storage types in PyTorch, and bytes of an element.
-const ELEMENTS: [(&str, usize); 14] = [
-    ("FloatStorage", 4),
-    ("HalfStorage", 2),
-    ("BFloat16Storage", 2),
-    ("DoubleStorage", 8),
-    ("LongStorage", 8),
-    ("IntStorage", 4),
-    ("ShortStorage", 2),
-    ("CharStorage", 1),
-    ("ByteStorage", 1),
-    ("BoolStorage", 1),
-    ("QInt8Storage", 1),
-    ("QUInt8Storage", 1),
-    ("ComplexFloatStorage", 8),
-    ("ComplexDoubleStorage", 16),
-];
-
 /// The storage of a tensor.
 #[derive(Debug)]
 pub struct Storage<'a> {
@@ -52,19 +34,7 @@ impl<'a> Storage<'a> {
         let (Some(key), Some(elements)) = (pickle.name(key), pickle.size(elements)) else {
             return Err("a storage has no name or no number of elements".to_owned());
         };
-        // A view of another storage, as written before PyTorch 0.4.
-        if let Some(view) = fields.get(5)
-            && !matches!(pickle.value(*view), Value::Other)
-        {
-            return Err(format!("the storage {key} is part of another"));
-        }
         Ok(Some(Storage { key, kind, elements }))
-    }
-
-    /// The bytes of an element.
-    pub fn element_bytes(&self) -> Result<usize, String> {
-        let known = ELEMENTS.iter().find(|(name, _)| *name == self.kind);
-        known.map(|(_, bytes)| *bytes).ok_or_else(|| format!("the storage {} is of an unknown type", self.key))
     }
 }
 

@@ -76,9 +76,7 @@ fn refused(result: Result<Vec<u8>, String>, words: &[&str]) {
 #[test]
 fn every_nesting_gives_the_file_of_the_original_converter() {
     let folder = Folder::new("goldens");
-    let zipped = ["flat", "compressor", "training"];
-    let plain = ["legacy_flat", "legacy_compressor", "legacy_training", "legacy_python2", "legacy_protocol5"];
-    for checkpoint in zipped.into_iter().chain(plain) {
+    for checkpoint in ["flat", "compressor", "training"] {
         for (flags, file) in [
             ("", "std_fp16_12.bin"),
             ("--dtype fp32", "std_fp32_12.bin"),
@@ -130,8 +128,6 @@ fn other_files_are_refused() {
     refused(folder.convert(&folder.0, ""), &["is a directory"]);
     refused(folder.convert_bytes(b"", ""), &["not a PyTorch checkpoint"]);
     refused(folder.convert_bytes(b"PK", ""), &["damaged zip archive"]);
-    refused(folder.convert_bytes(b"\x80\x02K\x01.", ""), &["a pickle, but not a PyTorch checkpoint"]);
-    refused(folder.convert_bytes(b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", ""), &["the version, from byte 15"]);
     refused(folder.convert_bytes(&archive(b"\x80\x02}.", &[]), ""), &["this is not a compressor"]);
     // A number of 255 bytes, and an undefined operation.
     for pickle in [&b"\x80\x02\x8a\xff"[..], b"\x80\x02\xff.", b"", b"\x80\x02R."] {
@@ -242,15 +238,6 @@ fn tensors_are_read_by_their_strides_and_offsets() {
 }
 
 #[test]
-fn a_hidden_layer_of_another_width_needs_the_head_dimension() {
-    let folder = Folder::new("hidden");
-    let checkpoint = Tensors::mlps(4, 6).checkpoint();
-    refused(folder.convert_bytes(&checkpoint, TEXT), &["6 rows and the last 4", "--head-dim 4"]);
-    let bytes = folder.convert_bytes(&checkpoint, &format!("{TEXT} --head-dim 4")).unwrap();
-    assert_eq!([bytes[20], bytes[24], bytes[28]], [4, 8, 2]);
-}
-
-#[test]
 fn weights_that_the_file_cannot_hold_are_refused() {
     let folder = Folder::new("values");
     for (value, words) in [(1e6, vec!["1000000"]), (f32::NAN, vec!["NaN"]), (f32::NEG_INFINITY, vec!["inf"])] {
@@ -309,10 +296,6 @@ fn memory_and_stack_of_a_pickle_are_bounded_by_its_length() {
         refused(folder.convert_bytes(&archive(&pickle, &[]), ""), &["the checkpoint is not a dictionary"]);
     }
     refused(folder.convert_bytes(&archive(&nested(5 << 20, b"0N"), &[]), ""), &["more than 4194304 operations"]);
-    // A list of 100,000 pairs, in a thousand dictionaries.
-    let list = [&b"]q\x00("[..], &b"]".repeat(100_000), b"e0"].concat();
-    let dicts = [&b"\x80\x02"[..], &list, &b"ccollections\nOrderedDict\nh\x00\x85R".repeat(1000), b"."].concat();
-    refused(folder.convert_bytes(&archive(&dicts, &[]), ""), &["more than 4194304 operations"]);
     // A storage of 32 KiB for 60 tensors that are as long.
     let mut tensors = Tensors::mlps(64, 64);
     tensors.tensors.clear();
@@ -335,9 +318,9 @@ fn damaged_checkpoints_cause_no_panic() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) as usize % below
     };
-    for file in ["flat", "legacy_training", "legacy_python2", "legacy_protocol5"] {
+    for file in ["flat", "training"] {
         let whole = fs::read(golden("pth").join(format!("{file}.pth"))).unwrap();
-        for _ in 0..400 {
+        for _ in 0..800 {
             let mut bytes = whole.clone();
             match random(4) {
                 0 => bytes.truncate(random(whole.len())),
@@ -350,24 +333,6 @@ fn damaged_checkpoints_cause_no_panic() {
         }
     }
     assert!(read > 100, "most damage is in the numbers, but only {read} files were read");
-}
-
-#[test]
-fn missing_storages_of_a_legacy_file_are_refused() {
-    let folder = Folder::new("storages");
-    let whole = fs::read(golden("pth/legacy_flat.pth")).unwrap();
-    let (short, mut long) = (whole[..whole.len() - 1].to_vec(), whole.clone());
-    refused(folder.convert_bytes(&short, ""), &["is longer than the file"]);
-    // The bias of one element at the end, and its number.
-    let count = whole.len() - 4 - 8;
-    assert_eq!(whole[count..count + 8], 1_u64.to_le_bytes());
-    long[count..count + 8].fill(0xff);
-    refused(folder.convert_bytes(&long, ""), &["is longer than the file"]);
-    let little = whole.windows(13).position(|text| text == b"little_endian").unwrap();
-    let mut big = whole.clone();
-    let flag = little + big[little..].iter().position(|byte| *byte == 0x88).unwrap();
-    big[flag] = 0x89;
-    refused(folder.convert_bytes(&big, ""), &["the byte order is not little"]);
 }
 
 #[test]
