@@ -28,16 +28,8 @@ const DIRECTION: &[(&str, &str)] = &[
     ("attend", "arch dtype layout status sys"),
     ("h2o", "status sys"),
     ("model", "arch dtype json layout status sys"),
-    ("llama", "arch attend dtype gear status sys"),
-    (
-        "replay/evaluation",
-        "replay/codec replay/dumps replay/error replay/eviction replay/results replay/watch replay/whole_cache",
-    ),
+    ("replay/evaluation", "replay/codec replay/dumps replay/error replay/results replay/watch replay/whole_cache"),
     ("replay/whole_cache", "h2o replay/codec replay/error replay/results"),
-    (
-        "replay/eviction",
-        "dtype layout replay/dumps replay/error replay/head_sums replay/results replay/watch session status",
-    ),
     ("replay/codec", "gear replay/dumps replay/error replay/results replay/watch session status"),
     (
         "replay/quality",
@@ -45,7 +37,7 @@ const DIRECTION: &[(&str, &str)] = &[
     ),
     ("replay/llama", "arch json replay/error"),
     ("replay/reference", "replay/dumps replay/error"),
-    ("replay/dumps", "dtype json layout replay/error status"),
+    ("replay/dumps", "dtype json replay/error status"),
     ("replay/head_sums", "h2o session status"),
     ("replay/results", "replay/error"),
     ("replay/error", ""),

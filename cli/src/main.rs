@@ -7,7 +7,6 @@ mod check;
 mod convert;
 mod dequantize;
 mod dtype;
-mod dump;
 mod evaluate;
 mod failure;
 mod gate;
@@ -57,7 +56,6 @@ enum Command {
     Check(check::Arguments),
     Dequantize(dequantize::Arguments),
     Size(size::Arguments),
-    Dump(dump::Arguments),
     Evaluate(Box<evaluate::Arguments>),
     Quality(quality::Arguments),
     Gate(gate::Arguments),
@@ -92,7 +90,6 @@ fn run(command: &Command) -> Result<Output, Failure> {
         Command::Check(arguments) => check::run(arguments),
         Command::Dequantize(arguments) => dequantize::run(arguments),
         Command::Size(arguments) => size::run(arguments),
-        Command::Dump(arguments) => dump::run(arguments),
         Command::Evaluate(arguments) => evaluate::run(arguments),
         Command::Quality(arguments) => quality::run(arguments),
         Command::Gate(arguments) => gate::run(arguments),

@@ -68,7 +68,14 @@ fn method(text: &str) -> Result<Method, String> {
     if let Some(method) = known.iter().find(|method| method.name == text) {
         return Ok(method.clone());
     }
-    let (name, keys) = evaluate::named_keys(text, known.iter().map(|method| &method.name))?;
+    let Some((name, keys)) = text.split_once('=') else {
+        let names: Vec<String> = known.iter().map(|method| format!("{:?}", method.name)).collect();
+        return Err(format!("one of {} or NAME={{...}} expected", names.join(", ")));
+    };
+    if known.iter().any(|known| known.name == name) {
+        return Err(format!("{name} is built in with keys of its own; another name expected"));
+    }
+    let keys = serde_json::from_str(keys).map_err(|e| format!("the keys of {name} are not a JSON object: {e}"))?;
     Ok(Method { name: name.into(), keys })
 }
 
@@ -101,7 +108,9 @@ impl Arguments {
             [] => quality::methods(),
             methods => methods.to_vec(),
         };
-        evaluate::refuse_twice("--method", methods.iter().map(|method| &method.name))?;
+        if let Some(at) = (1..methods.len()).find(|at| methods[..*at].iter().any(|m| m.name == methods[*at].name)) {
+            return Err(Failure(format!("--method {} comes twice", methods[at].name)));
+        }
         if methods.iter().all(|method| method.name != WHOLE) {
             methods.splice(0..0, quality::methods().into_iter().filter(|method| method.name == WHOLE));
         }

@@ -3,9 +3,9 @@
 
 use crate::input::{short, typed};
 use mnnkv_replay::codec::BLOCKS;
-use mnnkv_replay::results::{EvictionResult, FORMAT, LosslessResult, Results, VERSION};
+use mnnkv_replay::results::{FORMAT, LosslessResult, Results, VERSION};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// Whether a JSON value is meant as a result of `mnnkv evaluate`.
 pub fn is_one(value: &Value) -> bool {
@@ -55,19 +55,6 @@ fn check(results: &Results) -> Result<(), String> {
             return Err(format!("lossless[{i}].tensor is {:?}; \"k\" or \"v\" expected", short(&r.tensor)));
         }
     }
-    for (i, r) in results.eviction.iter().enumerate() {
-        let fields = [
-            target(r.target_ratio),
-            block(r.block_tokens),
-            ("kept_share", r.kept_share, 0.0, 1.0),
-            ("kept_mass", r.kept_mass, 0.0, 1.0 + 1e-6),
-            ("relative_l2", r.relative_l2, 0.0, 1e6),
-            ("cosine", r.cosine, -1.0 - 1e-6, 1.0 + 1e-6),
-            ("moved_tokens", r.moved_tokens, 0.0, 1e12),
-            ("restored_bytes_per_step", r.restored_bytes_per_step.unwrap_or(0.0), 0.0, 1e18),
-        ];
-        list("eviction", i, &fields)?;
-    }
     for (i, r) in results.whole_cache.iter().enumerate() {
         let fields = [
             target(r.target_ratio),
@@ -93,8 +80,6 @@ pub struct Figures {
     pub results: Results,
     /// The codec in each cut; that of a session first.
     pub codings: Vec<Coding>,
-    /// Policies, each with one length of blocks.
-    pub curves: Vec<Curve>,
     /// First layers, which keep all tokens.
     pub front: u32,
     /// The length of blocks that is shown.
@@ -166,42 +151,13 @@ impl Coding {
     }
 }
 
-/// A policy with one length of blocks, by ratio.
-pub struct Curve {
-    pub policy: String,
-    pub block_tokens: u32,
-    pub points: Vec<Point>,
-}
-
-/// A policy at one ratio: means over layers that tokens are evicted from.
-pub struct Point {
-    pub ratio: f64,
-    pub kept_share: f64,
-    pub kept_mass: f64,
-    /// Relative L2, and the greatest of a layer.
-    pub error: f64,
-    pub worst: f64,
-    pub cosine: f64,
-    pub moved: f64,
-    pub restored: Option<f64>,
-    /// False where the ratio asks for fewer tokens than are protected.
-    pub evicts: bool,
-}
-
 impl Figures {
     /// Sums and means of results.
     pub fn new(name: String, results: Results) -> Self {
         let front = results.settings.get("front_layers").and_then(Value::as_u64);
         let front = front.map_or(0, |front| front.min(u32::MAX.into()) as u32);
-        let curves = curves(&results.eviction, front);
-        let first = curves.first().map(|curve| curve.block_tokens);
-        let block_tokens = first.or(results.whole_cache.first().map(|w| w.block_tokens)).unwrap_or(0);
-        Figures { name, codings: codings(&results), curves, front, block_tokens, results }
-    }
-
-    /// The policies with the shown length of blocks.
-    pub fn shown_curves(&self) -> impl Iterator<Item = &Curve> {
-        self.curves.iter().filter(|curve| curve.block_tokens == self.block_tokens)
+        let block_tokens = results.whole_cache.first().map_or(0, |whole| whole.block_tokens);
+        Figures { name, codings: codings(&results), front, block_tokens, results }
     }
 }
 
@@ -224,53 +180,4 @@ pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
         }
     }
     found
-}
-
-/// Groups in the order of their first item.
-fn grouped<K: std::hash::Hash + Eq, T>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<Vec<T>> {
-    let mut places = HashMap::new();
-    let mut groups: Vec<Vec<T>> = Vec::new();
-    for item in items {
-        let place = *places.entry(key(&item)).or_insert(groups.len());
-        if place == groups.len() {
-            groups.push(Vec::new());
-        }
-        groups[place].push(item);
-    }
-    groups
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0u64, 0.0), |(count, sum), value| (count + 1, sum + value));
-    if count > 0 { sum / count as f64 } else { 0.0 }
-}
-
-fn curves(eviction: &[EvictionResult], front: u32) -> Vec<Curve> {
-    // The first layers keep all tokens in a session. Where no other was replayed they are better than nothing.
-    let deep = eviction.iter().any(|r| r.layer >= front);
-    let shown = eviction.iter().filter(|r| !deep || r.layer >= front);
-    let curve = |group: Vec<&EvictionResult>| {
-        let (policy, block_tokens) = (group[0].policy.clone(), group[0].block_tokens);
-        let ratios = grouped(group, |r| r.target_ratio.to_bits());
-        let mut points: Vec<Point> = ratios.into_iter().map(|results| point(&results)).collect();
-        points.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
-        Curve { policy, block_tokens, points }
-    };
-    grouped(shown, |r| (&r.policy, r.block_tokens)).into_iter().map(curve).collect()
-}
-
-fn point(results: &[&EvictionResult]) -> Point {
-    let mean_of = |of: fn(&EvictionResult) -> f64| mean(results.iter().map(|r| of(r)));
-    let restored: Vec<f64> = results.iter().filter_map(|r| r.restored_bytes_per_step).collect();
-    Point {
-        ratio: results[0].target_ratio,
-        kept_share: mean_of(|r| r.kept_share),
-        kept_mass: mean_of(|r| r.kept_mass),
-        error: mean_of(|r| r.relative_l2),
-        worst: results.iter().map(|r| r.relative_l2).fold(0.0, f64::max),
-        cosine: mean_of(|r| r.cosine),
-        moved: mean_of(|r| r.moved_tokens),
-        restored: (!restored.is_empty()).then(|| mean(restored.iter().copied())),
-        evicts: results.iter().any(|r| r.evictions > 0),
-    }
 }

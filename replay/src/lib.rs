@@ -5,7 +5,6 @@
 //! | [`dumps`] | reads dumps of every format, as layers |
 //! | [`reference`] | the offline evaluator of the reference system, byte for byte |
 //! | [`codec`] | gear on dumps, cut as a session cuts |
-//! | [`eviction`] | sessions that evict, replayed on dumps |
 //! | [`llama`] | the forward pass of a Llama or a Qwen2 |
 //! | [`quality`] | its losses with each policy, beside those of the whole cache |
 //! | [`whole_cache`](mod@whole_cache) | ratios over all layers |
@@ -21,7 +20,6 @@ pub mod codec;
 pub mod dumps;
 pub mod error;
 pub mod evaluation;
-pub mod eviction;
 mod head_sums;
 pub mod llama;
 pub mod quality;

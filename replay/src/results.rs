@@ -31,8 +31,6 @@ pub struct Results {
     pub findings: Vec<Finding>,
     /// The codec on each tensor.
     pub lossless: Vec<LosslessResult>,
-    /// Eviction, replayed.
-    pub eviction: Vec<EvictionResult>,
     /// Ratios over all layers of a run.
     pub whole_cache: Vec<WholeCacheResult>,
 }
@@ -54,9 +52,6 @@ pub struct LayerResult {
     pub dtype: String,
     /// K and V.
     pub raw_bytes: u64,
-    /// Source of attention: `query`, `attention`, or absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scores_from: Option<String>,
 }
 
 /// K or V of a layer, encoded.
@@ -86,42 +81,6 @@ pub struct LosslessResult {
     pub decode_bytes_per_second: Option<f64>,
 }
 
-/// A layer under one eviction policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EvictionResult {
-    /// The chat.
-    pub run: String,
-    /// The layer in its model.
-    pub layer: u32,
-    /// Name of the policy, such as `ema 0.9` or `sum, prompt rows 8`.
-    pub policy: String,
-    /// `kv_h2o_target_lossy_ratio`
-    pub target_ratio: f64,
-    /// `kv_h2o_block_tokens`
-    pub block_tokens: u32,
-    /// Tokens of the chat at its end.
-    pub tokens: usize,
-    /// Tokens of the cache at its end.
-    pub kept_tokens: usize,
-    /// Tokens of the cache over tokens of the chat, mean over the compared steps.
-    pub kept_share: f64,
-    /// Steps that were compared with the whole cache: those from the first eviction on.
-    pub steps: usize,
-    /// Mean share of attention, over steps and query heads, that the kept tokens had in the whole cache.
-    pub kept_mass: f64,
-    /// Relative L2 error of the attention output, over all steps and heads: |kept - whole| / |whole|.
-    pub relative_l2: f64,
-    /// Mean cosine of the attention outputs, over steps and heads.
-    pub cosine: f64,
-    /// Evictions that were applied.
-    pub evictions: u64,
-    /// Tokens that an eviction moves to another place, mean.
-    pub moved_tokens: f64,
-    /// Bytes that a step restores when the same session also stores cold tokens, mean; absent where not replayed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub restored_bytes_per_step: Option<f64>,
-}
-
 /// All layers of a run under one choice of cut and ratio.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WholeCacheResult {
@@ -131,9 +90,6 @@ pub struct WholeCacheResult {
     pub cut: String,
     /// `kv_h2o_target_lossy_ratio`
     pub target_ratio: f64,
-    /// The policy that the kept tokens were replayed with; absent where they were computed from the config alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<String>,
     /// `kv_h2o_block_tokens`
     pub block_tokens: u32,
     /// First layers that are encoded and keep all tokens.

@@ -6,7 +6,7 @@
 
 use crate::codec::{BLOCKS, WHOLE, Zones};
 use crate::error::Result;
-use crate::results::{EvictionResult, LayerResult, LosslessResult, Results, WholeCacheResult};
+use crate::results::{LayerResult, LosslessResult, Results, WholeCacheResult};
 use mnnkv::h2o::{self, PlanConfig, Target};
 
 /// The config behind the ratios.
@@ -65,11 +65,8 @@ impl Choice<'_> {
         let front = layers.iter().filter(is_front).map(|layer| self.bytes(layer, layer.tokens));
         let Some(front) = front.collect::<Option<Vec<_>>>() else { return Ok(None) };
         let mut deep = Vec::new();
-        let policy = self.policy(layers.iter().filter(|layer| !is_front(layer)));
         for layer in layers.iter().filter(|layer| !is_front(layer)) {
-            let replayed = policy.and_then(|policy| self.replayed(layer).find(|result| result.policy == policy));
-            let kept = replayed.map_or_else(|| self.planned(layer), |result| Ok(result.kept_tokens))?;
-            match self.bytes(layer, kept) {
+            match self.bytes(layer, self.planned(layer)?) {
                 Some(bytes) => deep.push(bytes),
                 None => return Ok(None),
             }
@@ -84,7 +81,6 @@ impl Choice<'_> {
             run: layers[0].run.clone(),
             cut: self.cut.into(),
             target_ratio: self.ratio,
-            policy: policy.map(str::to_owned),
             block_tokens: self.block,
             front_layers: front.len(),
             front_lossless,
@@ -95,23 +91,6 @@ impl Choice<'_> {
             joint: over(raw, front_encoded + sum(&deep, |l| l.kept_encoded)),
             reference_product: front_lossless * deep_lossy,
         }))
-    }
-
-    /// The replays of a layer with this ratio and block length.
-    fn replayed(&self, layer: &LayerResult) -> impl Iterator<Item = &EvictionResult> {
-        self.results.eviction.iter().filter(|result| {
-            (&result.run, result.layer) == (&layer.run, layer.layer)
-                && (result.target_ratio, result.block_tokens) == (self.ratio, self.block)
-        })
-    }
-
-    /// The first policy that was replayed in every layer that has replays.
-    fn policy<'b>(&self, layers: impl Iterator<Item = &'b LayerResult>) -> Option<&str> {
-        let scored: Vec<&LayerResult> = layers.filter(|layer| self.replayed(layer).next().is_some()).collect();
-        let in_all = |result: &&EvictionResult| {
-            scored.iter().all(|layer| self.replayed(layer).any(|other| other.policy == result.policy))
-        };
-        Some(self.replayed(scored.first()?).find(in_all)?.policy.as_str())
     }
 
     /// Tokens that a plan for the whole layer keeps, whatever the scores.

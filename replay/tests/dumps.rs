@@ -2,7 +2,7 @@
 
 use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{self, Endian};
-use mnnkv_replay::dumps::{Attention, Dump, Layer, LayerInfo, Query};
+use mnnkv_replay::dumps::{Dump, Layer, LayerInfo};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::fs;
@@ -57,31 +57,14 @@ impl Folder {
             if info.dtype == Dtype::Bf16 {
                 meta["dtype"] = "bf16".into();
             }
-            if let Some(scale) = info.attention_scale {
-                meta["attention_scale"] = scale.into();
-            }
             let mut put = |name: &str, words: Vec<u8>| {
                 let file = format!("{name}_t{first}_{end}.bin");
                 self.file(&format!("{at}/{file}"), words);
                 meta[format!("{name}_file")] = file.into();
             };
             let row = info.head_dim * info.dtype.bytes();
-            put("k", by_token(&layer.key, info.kv_heads, row, tokens.clone(), row));
-            put("v", by_token(&layer.value, info.kv_heads, row, tokens.clone(), row));
-            let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
-            if let Some(Query { values, .. }) = &layer.query {
-                let row = 4 * info.head_dim;
-                put("q", by_token(&bytes(values), info.query_heads, row, tokens.clone(), row));
-            }
-            if let Some(Attention { values, .. }) = &layer.attention {
-                let row = 4 * info.tokens;
-                put("attention", by_token(&bytes(values), info.query_heads, row, tokens.clone(), 4 * tokens.end));
-            }
-            for name in ["q", "attention"] {
-                meta[format!("{name}_dtype")] = "fp32".into();
-            }
-            meta["q_heads"] = info.query_heads.into();
-            meta["attention_tokens"] = tokens.end.into();
+            put("k", by_token(&layer.key, info.kv_heads, row, tokens.clone()));
+            put("v", by_token(&layer.value, info.kv_heads, row, tokens.clone()));
             self.file(&format!("{at}/meta_t{first}_{end}.json"), meta.to_string());
         }
     }
@@ -101,39 +84,18 @@ impl Drop for Folder {
     }
 }
 
-/// Rows `[head][token]` of `row` bytes as `[token][head]`, the first `kept` bytes of each.
-fn by_token(words: &[u8], heads: usize, row: usize, tokens: std::ops::Range<usize>, kept: usize) -> Vec<u8> {
+/// Rows `[head][token]` of `row` bytes as `[token][head]`.
+fn by_token(words: &[u8], heads: usize, row: usize, tokens: std::ops::Range<usize>) -> Vec<u8> {
     let heads: Vec<&[u8]> = words.chunks_exact(words.len() / heads).collect();
-    tokens.flat_map(|token| heads.iter().flat_map(move |head| &head[token * row..][..kept])).copied().collect()
+    tokens.flat_map(|token| heads.iter().flat_map(move |head| &head[token * row..][..row])).copied().collect()
 }
 
 /// A layer 0 of `[heads, tokens, dims]` with distinct words.
 fn layer(dtype: Dtype, [kv_heads, tokens, head_dim]: [usize; 3]) -> Layer {
-    let info = LayerInfo {
-        run: "chat".into(),
-        layer: 0,
-        begin: 0,
-        tokens,
-        prompt_tokens: 0,
-        kv_heads,
-        head_dim,
-        dtype,
-        query_heads: 0,
-        attention_scale: None,
-    };
+    let info =
+        LayerInfo { run: "chat".into(), layer: 0, begin: 0, tokens, prompt_tokens: 0, kv_heads, head_dim, dtype };
     let words: Vec<u8> = (0..info.key_bytes()).map(|i| (i * 7 + i / 251) as u8).collect();
-    Layer { value: words.iter().map(|byte| byte ^ 0x55).collect(), key: words, info, query: None, attention: None }
-}
-
-/// A layer with Q and attention of all its 4 tokens.
-fn layer_with_scores() -> Layer {
-    let mut layer = layer(Dtype::F16, [2, 4, 2]);
-    layer.info.query_heads = 4;
-    layer.info.attention_scale = Some(0.125);
-    layer.query = Some(Query { first: 0, rows: 4, values: (0..32).map(|i| i as f32).collect() });
-    let causal = |i: usize| if i % 4 <= i / 4 % 4 { 0.25 } else { 0.0 };
-    layer.attention = Some(Attention { first: 0, rows: 4, values: (0..4 * 4 * 4).map(causal).collect() });
-    layer
+    Layer { value: words.iter().map(|byte| byte ^ 0x55).collect(), key: words, info }
 }
 
 fn load(path: &Path) -> (Dump, Vec<Layer>) {
@@ -147,19 +109,12 @@ fn reasons(dump: &Dump) -> Vec<&str> {
 }
 
 #[test]
-fn flat_files_are_layers_and_their_attention_rows_belong_to_the_last_tokens() {
+fn flat_files_are_layers_and_rows_of_attention_beside_them_are_passed_over() {
     let (dump, layers) = load(&testdata("../../testdata/kv"));
     assert_eq!(dump.findings, []);
-    let shapes: Vec<_> = dump.layers.iter().map(|l| (l.run.as_str(), l.layer, l.query_heads)).collect();
-    assert_eq!(shapes, [("kv", 0, 0), ("kv", 1, 0), ("kv", 2, 4), ("kv", 3, 4)]);
+    let shapes: Vec<_> = dump.layers.iter().map(|l| (l.run.as_str(), l.layer, l.tokens)).collect();
+    assert_eq!(shapes, [("kv", 0, 1088), ("kv", 1, 1088), ("kv", 2, 1088), ("kv", 3, 1088)]);
     assert_eq!(layers[1].value, fs::read(testdata("../../testdata/kv/l1_v_h2_t1088_d64.f16")).unwrap());
-    let rows = layers[3].attention.as_ref().unwrap();
-    assert_eq!((rows.first, rows.rows, dump.score_rows(3)), (1024, 64, (0, 64)));
-    for (i, row) in rows.values.chunks_exact(1088).enumerate() {
-        let own = rows.first + i % rows.rows;
-        assert!((row.iter().sum::<f32>() - 1.0).abs() < 0.01, "row {i}");
-        assert!(row[own + 1..].iter().all(|mass| *mass == 0.0), "row {i}");
-    }
 }
 
 #[test]
@@ -178,9 +133,6 @@ fn arrays_of_numpy_are_read_in_both_byte_orders_and_refused_by_field() {
     }
     let negative: Vec<f32> = expected.iter().map(|x| -x).collect();
     assert_eq!(widened(Dtype::F32, &layers[2].value), negative);
-    let query = layers[2].query.as_ref().unwrap();
-    assert_eq!((query.first, query.rows), (1, 2));
-    assert_eq!(query.values, (0..32).map(|i| i as f32).collect::<Vec<_>>());
     for (file, field, word) in
         [("layer_3_key.npy", "fortran_order", "ascontiguousarray"), ("layer_3_value.npy", "descr", "<u2")]
     {
@@ -203,7 +155,7 @@ fn safetensors_of_another_writer_are_read() {
     let folder = Folder::new();
     let (dump, layers) = load(&safetensors_of(&folder));
     let info = &dump.layers[0];
-    assert_eq!((info.run.as_str(), info.layer, info.dtype, info.query_heads), ("chat", 7, Dtype::Bf16, 2));
+    assert_eq!((info.run.as_str(), info.layer, info.dtype), ("chat", 7, Dtype::Bf16));
     let words: Vec<u8> = (0..48).collect();
     assert_eq!((&layers[0].key, &layers[0].value), (&words, &words));
 }
@@ -253,35 +205,6 @@ fn a_bad_entry_leaves_the_others_and_is_told_with_its_field() {
 }
 
 #[test]
-fn wrong_rows_of_q_and_attention_are_left_out_and_the_layer_stays() {
-    let meta = "chat/layer_0/meta_t0_4.json";
-    for (field, value, reason) in [
-        ("q_heads", json!(3), "query"),
-        ("q_rows", json!(5), "query"),
-        ("q_file", json!("../q"), "query"),
-        ("q_dtype", json!("i8"), "query"),
-        ("attention_tokens", json!(3), "attention"),
-    ] {
-        let folder = Folder::of(&layer_with_scores(), 4);
-        assert_eq!(load(folder.path()).0.score_rows(0), (4, 4));
-        folder.edit(meta, |meta| meta[field] = value.clone());
-        let (dump, layers) = load(folder.path());
-        assert!(if reason == "query" { layers[0].query.is_none() } else { layers[0].attention.is_none() }, "{field}");
-        let told = dump
-            .findings
-            .iter()
-            .any(|f| f.reason == reason && f.place.contains("attention") | f.place.ends_with(field));
-        assert!(told, "{field}: {:?}", dump.findings);
-    }
-    let folder = Folder::of(&layer_with_scores(), 1);
-    folder.edit("chat/layer_0/meta_t1_2.json", |meta| drop(meta.as_object_mut().unwrap().remove("q_file")));
-    let (dump, layers) = load(folder.path());
-    let query = layers[0].query.as_ref().unwrap();
-    assert_eq!((query.first, query.rows, &layers[0].attention), (2, 2, &layer_with_scores().attention));
-    assert_eq!((reasons(&dump), &dump.findings[0].text[..20]), (vec!["query"], "rows of 3 entries; t"));
-}
-
-#[test]
 fn one_layer_in_two_formats_or_lengths_is_told() {
     let folder = Folder::of(&layer(Dtype::F16, [2, 6, 4]), 6);
     let mut other = layer(Dtype::F16, [2, 5, 4]);
@@ -297,12 +220,12 @@ fn one_layer_in_two_formats_or_lengths_is_told() {
     assert_eq!((dump.layers.len(), reasons(&dump)), (2, vec!["duplicate", "tokens"]));
 
     let folder = Folder::new();
-    for (name, tokens) in [("k", 2), ("v", 2), ("k", 4), ("v", 4), ("k", 6), ("q", 5), ("q", 3)] {
+    for (name, tokens) in [("k", 2), ("v", 2), ("k", 4), ("v", 4), ("k", 6), ("q", 5)] {
         folder.file(&format!("l0_{name}_h1_t{tokens}_d2.f16"), vec![tokens as u8; tokens * 4]);
     }
     let (dump, layers) = load(folder.path());
     assert_eq!((layers[0].info.tokens, &layers[0].key, &layers[0].value), (4, &vec![4; 16], &vec![4; 16]));
-    assert_eq!((layers[0].query.as_ref().unwrap().rows, reasons(&dump)), (3, vec!["duplicate"; 3]));
+    assert_eq!(reasons(&dump), ["duplicate"; 3]);
 }
 
 #[test]
@@ -327,9 +250,9 @@ fn a_header_cannot_claim_more_than_the_file_has() {
 /// A small dump of every format, each in a folder of its own.
 fn everything() -> Folder {
     let folder = Folder::new();
-    let mut scored = layer_with_scores();
-    scored.info.run = "folder".into();
-    folder.add(&scored, 2);
+    let mut entries = layer(Dtype::F16, [2, 4, 2]);
+    entries.info.run = "folder".into();
+    folder.add(&entries, 2);
     for tensor in ["k", "v"] {
         folder.file(&format!("flat/l0_{tensor}_h2_t6_d4.f16"), [0; 96]);
         let name = format!("npy/l0_{tensor}.npy");

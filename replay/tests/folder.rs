@@ -1,6 +1,6 @@
 //! Dump folders of the reference system: what a scan keeps, skips and says.
 
-use mnnkv_replay::dumps::folder::{Entry, RunKey, Scan, f32_to_f16, scan};
+use mnnkv_replay::dumps::folder::{Scan, scan};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::fs;
@@ -47,31 +47,6 @@ impl Drop for Folder {
     }
 }
 
-#[test]
-fn an_entry_has_its_run_its_tokens_and_its_words() {
-    let folder = Folder::new("entry");
-    folder.entry(7, json!({ "stage": "decode" }));
-    folder.entry(5, json!({ "run_id": "chat" }));
-    let entries: Vec<Entry> = folder.scan().entries;
-    let [named, nameless] = &entries[..] else { panic!("{entries:?}") };
-    assert_eq!((named.run(), named.seq_start), (RunKey::Id("chat"), 5));
-    assert_eq!((nameless.run(), nameless.stage.as_str()), (RunKey::Folder(Path::new("run")), "decode"));
-    assert_eq!(nameless.load(&nameless.value).unwrap(), [7; 16]);
-}
-
-#[test]
-fn gaps_and_overlaps_of_a_layer_are_told_with_their_tokens() {
-    let folder = Folder::new("gaps");
-    [3, 5, 10, 11].iter().for_each(|begin| folder.entry(*begin, json!({})));
-    let findings = folder.scan().findings;
-    let told: Vec<(&str, &str)> = findings.iter().map(|f| (f.reason.as_str(), f.text.as_str())).collect();
-    let ([("gap", gap), ("overlap", overlap)], "run run, layer 0") = (&told[..], findings[0].place.as_str()) else {
-        panic!("{findings:?}")
-    };
-    assert!(gap.contains("tokens 7 to 9 missing before") && gap.ends_with("meta_10.json"), "{gap}");
-    assert!(overlap.contains("tokens 11 to 11 repeated in") && overlap.ends_with("meta_11.json"), "{overlap}");
-}
-
 #[cfg(unix)]
 #[test]
 fn links_pipes_and_odd_names_neither_hang_nor_lead_outside() {
@@ -98,14 +73,6 @@ fn links_pipes_and_odd_names_neither_hang_nor_lead_outside() {
         [("binary_read_error", 2), ("k_or_v_outside_dump", 3), ("meta_parse_error", 3), ("missing_k_or_v_binary", 1)];
     assert_eq!(skips, expected, "{scan:?}");
     assert!(scan.findings.iter().any(|f| f.place.ends_with("meta_4.json: k_file")), "{:?}", scan.findings);
-}
-
-#[test]
-fn f32_rounds_to_even_and_counts_what_becomes_infinite() {
-    let words: Vec<u8> = [1.0, 65519.0, 65520.0, f32::INFINITY, -1e30, 1.000_488_3].map(f32::to_le_bytes).concat();
-    let (rounded, overflows) = f32_to_f16(&words);
-    let bits: Vec<u16> = rounded.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
-    assert_eq!((bits.as_slice(), overflows), (&[0x3c00, 0x7bff, 0x7c00, 0x7c00, 0xfc00, 0x3c00][..], 2));
 }
 
 /// Values that a meta must not have, and a few that it may have.

@@ -12,13 +12,12 @@ use clap::Args;
 use mnnkv_replay::codec::Zones;
 use mnnkv_replay::dumps::{Dump, LayerInfo};
 use mnnkv_replay::error::Finding;
-use mnnkv_replay::evaluation::{Request, evaluate};
-use mnnkv_replay::eviction::{self, Policy};
+use mnnkv_replay::evaluation::{Request, evaluate, work};
 use mnnkv_replay::results::Results;
 use mnnkv_replay::watch::Watch;
 use mnnkv_replay::whole_cache::Rules;
-use options::{Part, SessionKeys};
-pub use options::{named_keys, ratio, refuse_twice};
+use options::SessionKeys;
+pub use options::ratio;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,14 +27,12 @@ const EXAMPLES: &str = "\
 Examples:
   mnnkv evaluate dumps --output results.json
   mnnkv evaluate dumps --config config.json --ratios 2,3.5,8
-  mnnkv evaluate dumps --skip eviction
 ";
 
 /// Compute what mnn-kv would save on dumps of a KV cache, and at what price.
 ///
-/// The codec encodes and decodes K and V of each layer, whole and in blocks as a session cuts them. Eviction is replayed
-/// by real sessions where the dump has Q or attention rows: each policy, ratio and block length is compared with the
-/// whole cache, step by step. docs/dumps.md lists the formats of dumps. Ctrl-C ends early with exit code 1; results that are finished are
+/// The codec encodes and decodes K and V of each layer, whole and in blocks as a session cuts them. What eviction leaves
+/// follows from the config, whatever the scores. docs/dumps.md lists the formats of dumps. Ctrl-C ends early with exit code 1; results that are finished are
 /// still written.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
@@ -54,9 +51,6 @@ pub struct Arguments {
     /// One run of the dump [default: all]
     #[arg(long, value_name = "NAME")]
     run: Option<String>,
-    /// Leave out a part
-    #[arg(long, value_enum)]
-    skip: Option<Part>,
 
     /// A host's config.json, for its kv_h2o_ and kv_lossless_ keys
     #[arg(long, value_name = "FILE", help_heading = "Session")]
@@ -71,15 +65,6 @@ pub struct Arguments {
     /// Tokens per block of eviction
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,32", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Eviction")]
     block_tokens: Vec<u32>,
-    /// A policy instead of the built-in ones: the name of one of these, or NAME={...} with kv_h2o_ keys
-    #[arg(long = "policy", value_name = "POLICY", value_parser = options::policy, help_heading = "Eviction")]
-    policies: Vec<Policy>,
-    /// Tokens of the prompt [default: the dump's]
-    #[arg(long, value_name = "TOKENS", help_heading = "Eviction")]
-    prompt: Option<usize>,
-    /// Factor of Q times K [default: the dump's, else 1 / sqrt(head_dim)]
-    #[arg(long, value_name = "FACTOR", value_parser = options::scale, help_heading = "Eviction")]
-    scale: Option<f32>,
     #[command(flatten)]
     reference: reference::ReferenceArguments,
 }
@@ -99,7 +84,6 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
         output::refuse_existing(path, arguments.overwrite)?;
         output::refuse_inputs([path], &arguments.config)?;
     }
-    options::refuse_twice("--policy", arguments.policies.iter().map(|policy| &policy.name))?;
     let mut dump = Dump::open(&arguments.dumps).map_err(|e| e.to_string())?;
     choose_runs(&mut dump, arguments.run.as_deref())?;
     let tokens = dump.layers.iter().map(|info| info.tokens).max().unwrap_or(0);
@@ -130,10 +114,7 @@ fn is_of_dump(path: &Path, dumps: &Path) -> bool {
 /// The findings about the session's keys.
 fn findings(session: &SessionKeys, tokens: usize) -> Vec<Finding> {
     let unknown = session.warnings.iter().map(|warning| Finding::new("unknown_key", "--config, --set", warning));
-    let ignored = session.ignored.iter().map(|key| {
-        Finding::new("ignored_key", format!("--set {key}"), "--ratios, --block-tokens and the replay set this key")
-    });
-    let mut findings: Vec<Finding> = unknown.chain(ignored).collect();
+    let mut findings: Vec<Finding> = unknown.collect();
     if !session.shrunk.is_empty() {
         let keys: Vec<String> = session.shrunk.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         let text = format!("the dump has {tokens} tokens; keys that are smaller than by default: {}", keys.join(", "));
@@ -170,17 +151,7 @@ fn choose_runs(dump: &mut Dump, run: Option<&str>) -> Result<(), Failure> {
 impl Arguments {
     fn request(&self, session: &SessionKeys) -> Request {
         let zones = Zones::of(&session.lossless);
-        let eviction = || eviction::Request {
-            policies: self.policies(session),
-            ratios: distinct(self.ratios.iter().copied()),
-            block_tokens: distinct(self.block_tokens.iter().copied()),
-            base: session.keys.clone(),
-            prompt_tokens: self.prompt,
-            scale: self.scale,
-        };
         Request {
-            codec: self.skip != Some(Part::Lossless),
-            eviction: (self.skip != Some(Part::Eviction)).then(eviction),
             rules: Rules {
                 first_evicted_layer: session.eviction.first_layer,
                 end_evicted_layer: session.eviction.end_layer,
@@ -193,15 +164,6 @@ impl Arguments {
         }
     }
 
-    /// The policies as given, or the built-in ones. The keys of the config come first where those have other values.
-    fn policies(&self, session: &SessionKeys) -> Vec<Policy> {
-        if !self.policies.is_empty() {
-            return self.policies.clone();
-        }
-        let given = (!session.of_policies.is_empty()).then(|| Policy { name: "config".into(), keys: Map::new() });
-        given.into_iter().chain(eviction::policies()).collect()
-    }
-
     fn evaluate(&self, dump: &Dump, session: &SessionKeys, request: &Request) -> Result<Results, Failure> {
         // A second Ctrl-C ends the program at once.
         let handler = || {
@@ -212,7 +174,7 @@ impl Arguments {
         ctrlc::set_handler(handler).map_err(|e| format!("Ctrl-C cannot be handled: {e}"))?;
         let threads = usize::from(self.threads.unwrap_or(0));
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| e.to_string())?;
-        let bar = progress::bytes("evaluating", request.work(dump));
+        let bar = progress::bytes("evaluating", work(dump));
         let done = |amount| bar.inc(amount);
         let watch = Watch { stop: &STOP, done: &done };
         let name = self.dumps.display().to_string();
@@ -227,10 +189,8 @@ impl Arguments {
             "config": session.keys,
             "front_layers": session.eviction.first_layer,
             "block_tokens": session.eviction.block_tokens,
-            "prompt": self.prompt,
-            "scale": self.scale,
         });
         let Value::Object(settings) = settings else { unreachable!("an object is given") };
-        settings.into_iter().filter(|(_, value)| !value.is_null()).collect()
+        settings
     }
 }

@@ -3,9 +3,7 @@
 use crate::failure::Failure;
 use crate::input;
 use mnnkv::session::config::{Config, EvictionRules, LosslessRules};
-use mnnkv_replay::eviction::{Policy, fixed_keys, policies};
 use serde_json::{Map, Value};
-use std::collections::HashSet;
 use std::path::Path;
 
 /// Keys of a host's config: `kv_h2o_` and `kv_lossless_`.
@@ -16,28 +14,11 @@ const MOST_LAYERS: u32 = u16::MAX as u32;
 /// Limit of a config file.
 const MAX_CONFIG: u64 = 4 << 20;
 
-/// A part of the evaluation.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
-    /// The codec
-    Lossless,
-    /// Replayed eviction
-    Eviction,
-}
-
 /// Parses a ratio of eviction.
 pub fn ratio(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(ratio) if (1.0..=1e6).contains(&ratio) => Ok(ratio),
         _ => Err("a number from 1 to 1000000 expected".into()),
-    }
-}
-
-/// Parses the factor of Q times K.
-pub fn scale(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(scale) if scale.is_finite() && scale > 0.0 => Ok(scale),
-        _ => Err("a number above 0 expected".into()),
     }
 }
 
@@ -48,57 +29,6 @@ pub fn assignment(text: &str) -> Result<(String, Value), String> {
         return Err(format!("{key:?} begins with neither kv_h2o_ nor kv_lossless_"));
     }
     Ok((key.into(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
-}
-
-/// Parses `NAME={...}`, in which NAME is none of the `known` names.
-pub fn named_keys<'a, 'b>(text: &'a str, known: impl Iterator<Item = &'b String>) -> Result<(&'a str, Keys), String> {
-    let known: Vec<_> = known.collect();
-    let Some((name, keys)) = text.split_once('=') else {
-        let names: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
-        return Err(format!("one of {} or NAME={{...}} expected", names.join(", ")));
-    };
-    if known.iter().any(|known| *known == name) {
-        return Err(format!("{name} is built in with keys of its own; another name expected"));
-    }
-    let keys = serde_json::from_str(keys).map_err(|e| format!("the keys of {name} are not a JSON object: {e}"))?;
-    Ok((name, keys))
-}
-
-/// Refuses a name that comes twice in the values of a flag.
-pub fn refuse_twice<'a>(flag: &str, names: impl IntoIterator<Item = &'a String>) -> Result<(), Failure> {
-    let mut seen = HashSet::new();
-    match names.into_iter().find(|name| !seen.insert(*name)) {
-        Some(name) => Err(Failure(format!("{flag} {name} comes twice"))),
-        None => Ok(()),
-    }
-}
-
-/// Parses the name of a built-in policy, or `NAME={...}` with keys of a config.
-pub fn policy(text: &str) -> Result<Policy, String> {
-    let known = policies();
-    if let Some(policy) = known.iter().find(|policy| policy.name == text) {
-        return Ok(policy.clone());
-    }
-    let (name, keys) = named_keys(text, known.iter().map(|policy| &policy.name))?;
-    if let Some(key) = keys.keys().find(|key| !key.starts_with("kv_h2o_") || is_of_replay(key)) {
-        return Err(format!("{key:?} of {name} is no key of a policy: --ratios, --block-tokens and the replay set it"));
-    }
-    let on =
-        [("kv_h2o_enable", true.into()), ("kv_h2o_policy", "mass".into())].map(|(key, value)| (key.to_owned(), value));
-    let on = keys.clone().into_iter().chain(on).collect();
-    match parse(&on) {
-        Err(Failure(text)) => Err(format!("{name}: {text}")),
-        Ok((_, warnings)) => match warnings.into_iter().find(|warning| warning.contains("is not a key")) {
-            Some(warning) => Err(format!("{name}: {warning}")),
-            None => Ok(Policy { name: name.into(), keys }),
-        },
-    }
-}
-
-/// Keys that a replay sets itself.
-fn is_of_replay(key: &str) -> bool {
-    let own = ["kv_h2o_target_lossy_ratio", "kv_h2o_target_keep_ratio", "kv_h2o_block_tokens"];
-    own.contains(&key) || fixed_keys().contains_key(key)
 }
 
 fn is_ours(key: &str) -> bool {
@@ -115,12 +45,8 @@ pub struct SessionKeys {
     pub lossless: LosslessRules,
     /// Unknown keys.
     pub warnings: Vec<String>,
-    /// Keys that were given, and that the replay sets itself.
-    pub ignored: Vec<String>,
     /// Keys that are smaller than the session's defaults since the dump is short, and their values.
     pub shrunk: Vec<(&'static str, usize)>,
-    /// Keys that were given and that built-in policies set, too.
-    pub of_policies: Vec<String>,
 }
 
 impl SessionKeys {
@@ -133,11 +59,6 @@ impl SessionKeys {
         keys.extend(given.iter().cloned());
         // The errors of the keys as given name them.
         let (_, warnings) = parse(&keys).map_err(|Failure(text)| Failure(format!("--config, --set: {text}")))?;
-        let ignored: Vec<String> = given.iter().map(|(key, _)| key.clone()).filter(|key| is_of_replay(key)).collect();
-
-        let is_of_policy = |key: &&String| policies().iter().any(|policy| policy.keys.contains_key(*key));
-        let of_policies = keys.keys().filter(is_of_policy).cloned().collect();
-        keys.entry("kv_h2o_trigger_min_tokens").or_insert(1.into());
         // A short dump has smaller hot zones, since otherwise nothing could be evicted from it.
         let mut shrunk = Vec::new();
         for (key, default, most) in [
@@ -162,7 +83,7 @@ impl SessionKeys {
             return Err(Failure("a bug in mnnkv, please report it: the config is off".into()));
         };
         let warnings = warnings.into_iter().filter(|warning| warning.contains("is not a key")).collect();
-        Ok(SessionKeys { keys, eviction, lossless, warnings, shrunk, of_policies, ignored })
+        Ok(SessionKeys { keys, eviction, lossless, warnings, shrunk })
     }
 }
 
@@ -182,12 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_and_keys_say_what_is_wrong() {
-        assert_eq!(policy("sum").unwrap().keys["kv_h2o_aggregation"], "sum");
-        assert_eq!(policy(r#"mine={"kv_h2o_ema_alpha":0.5}"#).unwrap().name, "mine");
-        for wrong in ["best", "mine={", r#"mine={"kv_lossless_effort":1}"#] {
-            assert!(policy(wrong).is_err(), "{wrong}");
-        }
+    fn keys_say_what_is_wrong() {
         assert_eq!(assignment("kv_h2o_sink_tokens=4").unwrap().1, 4);
         assert_eq!(assignment("kv_h2o_aggregation=sum").unwrap().1, "sum");
         assert!(assignment("layers=4").is_err() && assignment("kv_h2o_enable").is_err());
@@ -201,9 +117,7 @@ mod tests {
         let long = keys(&[], 4096);
         assert_eq!((long.eviction.sink_tokens, long.eviction.recent_tokens, long.shrunk.len()), (32, 256, 0));
         let given = keys(&[("kv_h2o_recent_tokens".into(), 300.into())], 1088);
-        assert_eq!((given.eviction.recent_tokens, given.shrunk.len(), given.of_policies.len()), (300, 1, 0));
-        let given = keys(&[("kv_h2o_aggregation".into(), "sum".into())], 4096);
-        assert_eq!(given.of_policies, ["kv_h2o_aggregation"]);
+        assert_eq!((given.eviction.recent_tokens, given.shrunk.len()), (300, 1));
         let wrong = SessionKeys::read(None, &[("kv_h2o_sink_tokens".into(), "many".into())], 1088);
         assert!(wrong.is_err_and(|e| e.0.contains("kv_h2o_sink_tokens")));
     }

@@ -18,8 +18,7 @@ pub struct ReferenceArguments {
     /// Evaluate as the offline evaluator of the reference system, to the byte, and write its JSON (schema 3)
     ///
     /// Its mistakes are mended; `mended` in the JSON lists where. Exit code 1: no result, as the reference.
-    #[arg(long, requires = "output", conflicts_with_all = ["run", "skip", "config", "given", "ratios",
-        "block_tokens", "policies", "prompt", "scale"])]
+    #[arg(long, requires = "output", conflicts_with_all = ["run", "config", "given", "ratios", "block_tokens"])]
     pub reference: bool,
     /// Instead: byte entropies and ZSTD ratios of each entry and head, of all layers, as its analyser of dumps does
     #[arg(long, requires = "reference")]

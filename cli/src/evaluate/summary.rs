@@ -2,7 +2,7 @@
 
 use crate::bytes;
 use crate::output::visible;
-use crate::results::{Coding, Curve, Figures, Point, Sum, distinct};
+use crate::results::{Coding, Figures, Sum, distinct};
 use crate::table::Table;
 use mnnkv_replay::results::{LayerResult, Results, WholeCacheResult};
 use std::path::Path;
@@ -13,7 +13,7 @@ const MOST_FINDINGS: usize = 12;
 /// The tables, the first findings, and where the rest is.
 pub fn text(figures: &Figures, output: Option<&Path>) -> String {
     let results = &figures.results;
-    let tables = [dump(results), codec(figures), eviction(figures), whole_cache(figures)];
+    let tables = [dump(results), codec(figures), whole_cache(figures)];
     let mut text = tables.iter().map(Table::text).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
     if !results.findings.is_empty() {
         text += &format!("\n{}\n", bytes::plural(results.findings.len() as u64, "finding"));
@@ -46,10 +46,9 @@ pub fn dump(results: &Results) -> Table {
             each(&|l| format!("{} x {}", l.kv_heads, l.head_dim)),
             each(&|l| l.dtype.clone()),
             bytes::format(layers.iter().fold(0, |sum: u64, l| sum.saturating_add(l.raw_bytes))),
-            each(&|l| l.scores_from.clone().unwrap_or_else(|| "none".into())),
         ]
     });
-    Table::new("Dump", &["run", "layers", "tokens", "KV heads x dims", "type", "K and V", "attention"], rows)
+    Table::new("Dump", &["run", "layers", "tokens", "KV heads x dims", "type", "K and V"], rows)
 }
 
 /// The codec in both cuts, of all layers and of the first ones.
@@ -74,34 +73,6 @@ pub fn codec(figures: &Figures) -> Table {
     );
     let head = ["cut", "K", "V", "K, first layers", "V, first layers", "encoded", "decoded"];
     Table::new(title, &head, figures.codings.iter().map(row))
-}
-
-/// Policies by ratio, with one block length and the layers that a session evicts from; the file has all.
-pub fn eviction(figures: &Figures) -> Table {
-    let row = |curve: &Curve, point: &Point| {
-        vec![
-            curve.policy.clone(),
-            point.ratio.to_string(),
-            format!("{:.3}", point.kept_share),
-            format!("{:.4}", point.kept_mass),
-            format!("{:.4}", point.error),
-            format!("{:.4}", point.worst),
-            format!("{:.4}", point.cosine),
-            format!("{:.0}", point.moved),
-            point.restored.map_or(String::new(), |restored| bytes::format(restored as u64)),
-        ]
-    };
-    // A ratio that evicts nothing tells nothing.
-    let rows = figures
-        .shown_curves()
-        .flat_map(|curve| curve.points.iter().filter(|point| point.evicts).map(move |point| row(curve, point)));
-    let title = format!(
-        "Eviction with blocks of {}, mean of the layers from {} on, over the steps from the first eviction on: share of \
-         tokens and of attention kept, error of the output",
-        figures.block_tokens, figures.front
-    );
-    let head = ["policy", "ratio", "kept", "mass", "error", "worst layer", "cosine", "moved", "restored per step"];
-    Table::new(title, &head, rows)
 }
 
 /// Ratios over all layers, as a session cuts, by ratio; the shown block length. The file has all.

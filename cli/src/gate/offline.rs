@@ -43,11 +43,10 @@ fn settings(figures: &Figures) -> Vec<Setting> {
         let WholeCacheResult { cut, target_ratio, block_tokens, .. } = whole;
         add(Setting {
             name: format!("{file}: {cut}, target ratio {target_ratio}, eviction blocks of {block_tokens}"),
-            // Without a replay the tokens that stay were computed, not measured.
-            lossy: whole.policy.as_ref().map(|_| whole.deep_lossy),
+            lossy: Some(whole.deep_lossy),
             lossless: Some(whole.front_lossless),
-            joint: whole.policy.as_ref().map(|_| whole.joint),
-            product: whole.policy.as_ref().map(|_| whole.reference_product),
+            joint: Some(whole.joint),
+            product: Some(whole.reference_product),
         });
     }
     if settings.is_empty() { codecs(figures) } else { settings }

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::gate::{self, Gate};
 use crate::input;
 use crate::output::{self, Output};
-use crate::results::{self, Coding, Curve, Figures};
+use crate::results::{self, Coding, Figures};
 use crate::table::{Table, escaped};
 use clap::Args;
 use serde::Deserialize;
@@ -134,11 +134,6 @@ fn evaluation(figures: &Figures) -> String {
                     those of the machine that evaluated.";
         parts.push(section("Lossless", text, &[by_layer(coding), summary::codec(figures).html()]));
     }
-    if figures.shown_curves().next().is_some() {
-        let text = "Error of the attention output against the share of tokens that stay: |kept - whole| / |whole|, L2, over \
-                    all steps and heads of a layer. It ranks ratios and policies; perplexity decides (mnnkv gate --ppl).";
-        parts.push(section("Eviction", text, &[by_share(figures), summary::eviction(figures).html()]));
-    }
     let findings = results.findings.iter().map(|f| [&f.reason, &f.place, &f.text].map(|s| input::short(s)).to_vec());
     let findings = Table::new("Findings", &["kind", "place", "finding"], findings);
     let settings = results.settings.iter().map(|(key, value)| vec![key.clone(), input::short(value)]);
@@ -170,23 +165,6 @@ fn by_layer(coding: &Coding) -> String {
     figure(&title, &description, &x, &y, &series)
 }
 
-/// The error of each policy against the share of tokens that it keeps.
-fn by_share(figures: &Figures) -> String {
-    let series = figures.shown_curves().map(|Curve { policy, points, .. }| {
-        let mut points: Vec<(f64, f64)> = points.iter().map(|point| (point.kept_share, point.error)).collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
-        Series { name: policy.clone(), points }
-    });
-    let series: Vec<Series> = series.collect();
-    let most = series.iter().flat_map(|series| &series.points).map(|point| point.1).fold(0.01, f64::max);
-    let percent = |share: f64| format!("{}%", number(100.0 * share));
-    let x = Axis::new("tokens that stay", 0.0, 1.0, percent);
-    let y = Axis::new("error of the attention output", 0.0, most, percent);
-    let title = format!("Error against tokens, blocks of {}", figures.block_tokens);
-    let description = format!("Mean errors over layers of {} policies, up to {}.", series.len(), percent(most));
-    figure(&title, &description, &x, &y, &series)
-}
-
 fn gates(case: &Case) -> String {
     let Case { case, overall_pass, gates, warnings } = case;
     let verdict = if *overall_pass { "All gates pass." } else { "A gate fails." };
@@ -196,61 +174,4 @@ fn gates(case: &Case) -> String {
     let off = if off.is_empty() { String::new() } else { table("Gates that are off", off) };
     let warnings: String = warnings.iter().map(|text| format!("<p>Warning: {}</p>\n", escaped(text))).collect();
     section(&format!("Gates {case}"), verdict, &[table("Gates", on), warnings, off])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SAMPLE: &[u8] = include_bytes!("../../testdata/report/results.json");
-
-    /// Damages of a file: other bytes, a piece less, another number.
-    fn damaged(seed: u64) -> Vec<u8> {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut random = |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state % below as u64) as usize
-        };
-        let mut bytes = SAMPLE.to_vec();
-        let numbers: [&[u8]; 8] =
-            [b"0", b"-1", b"1e308", b"18446744073709551615", b"4294967295", b"1e-300", b"null", b"7"];
-        for _ in 0..1 + random(2) {
-            let at = random(bytes.len());
-            match random(6) {
-                0 => bytes[at] = random(256) as u8,
-                1 => drop(bytes.drain(at..(at + 1 + random(2000)).min(bytes.len()))),
-                _ => {
-                    let is_number = |byte: &u8| byte.is_ascii_digit() || *byte == b'.';
-                    let Some(first) = bytes[at..].iter().position(is_number).map(|i| at + i) else { continue };
-                    let len = bytes[first..].iter().take_while(|byte| is_number(byte)).count();
-                    drop(bytes.splice(first..first + len, numbers[random(numbers.len())].iter().copied()));
-                }
-            }
-        }
-        bytes
-    }
-
-    #[test]
-    fn a_thousand_damaged_files_give_an_error_or_a_whole_page() {
-        let (mut refused, mut written) = (0, 0);
-        for seed in 0..1000 {
-            let read = serde_json::from_slice(&damaged(seed)).map_err(|e| e.to_string());
-            match read.and_then(|value: Value| content("damaged.json", &value)) {
-                Err(text) => {
-                    assert!(!text.is_empty() && text.len() < 900, "{seed}: {text}");
-                    refused += 1;
-                }
-                Ok(input) => {
-                    written += 1;
-                    let page = page(&[input]);
-                    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
-                    roxmltree::Document::parse_with_options(&page, options).unwrap_or_else(|e| panic!("{seed}: {e}"));
-                    assert!(page.len() < 2 << 20 && !page.contains("NaN") && !page.contains(">inf"), "{seed}");
-                }
-            }
-        }
-        assert!(refused > 300 && written > 100, "{refused} refused, {written} written");
-    }
 }

@@ -41,8 +41,10 @@ fn damaged(random: &mut Random, text: &str) -> Vec<u8> {
 fn a_damaged_input_is_a_verdict_or_an_error_that_names_the_file() {
     let folder = Folder::new("damage");
     let scenario = &scenarios("damage")[0];
-    let demo = lines("llm_demo.jsonl").remove(0)["report"].to_string();
-    let inputs: [(&str, String, &[&str]); 7] = [
+    let demo = lines("llm_demo.jsonl").remove(0).to_string();
+    let results = include_str!("../../testdata/report/results.json").to_owned();
+    let inputs: [(&str, String, &[&str]); 8] = [
+        ("results.json", results, &["results.json"]),
         ("bench.log", scenario.folder.read("logs/run_0001.log"), &["bench.log"]),
         ("metrics.json", metrics(3.0).to_string(), &["metrics.json"]),
         ("runs.jsonl", format!("{}\n{}\n", metrics(3.0), metrics(4.0)), &["runs.jsonl"]),

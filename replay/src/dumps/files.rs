@@ -2,10 +2,9 @@
 
 use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
-use mnnkv::dtype::convert::{self, Endian};
 use mnnkv::json::without_mark;
 use mnnkv_model::file::{ModelFile, Source};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// The text of an error of the library, without the path, which is the place.
 pub(super) fn failure(path: &Path, error: &mnnkv::status::Error) -> Error {
@@ -104,16 +103,6 @@ impl Tree {
     }
 }
 
-/// The path of a file that a meta file names, which must stay in the folder of the meta file.
-pub(super) fn beside(meta: &Path, field: &str, name: &str) -> Result<PathBuf> {
-    let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
-    if name.is_empty() || !inside {
-        let text = format!("is {name:?}; the name of a file in the same folder expected");
-        return Err(Error::new(format!("{}: {field}", meta.display()), text));
-    }
-    Ok(meta.with_file_name("").join(name))
-}
-
 /// The product of lengths, where memory can have as many bytes.
 pub(super) fn elements(shape: &[usize], dtype: Dtype) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |product, length| product.checked_mul(*length))?;
@@ -172,12 +161,5 @@ impl Words {
     pub(super) fn read_part(&self, begin: usize, len: usize) -> Result<Vec<u8>> {
         let file = open(&self.path)?;
         file.read_vec(self.offset + begin as u64, len as u64).map_err(|e| failure(&self.path, &e))
-    }
-
-    pub(super) fn values(&self) -> Result<Vec<f32>> {
-        let words = self.read()?;
-        let mut values = vec![0.0; self.elements];
-        convert::widen(self.dtype, Endian::Little, &words, &mut values);
-        Ok(values)
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn is_meant(path: &Path) -> bool {
 /// The tensor of a file.
 pub(super) fn read(tree: &Tree, path: &Path) -> Result<Tensor> {
     let Some(file) = path.file_name().and_then(|name| name.to_str()).and_then(names::flat) else {
-        let text = "the name is neither like l0_k_h2_t1088_d64.f16 nor like attention_l1_h4_q64_t1088.f16";
+        let text = "the name is not like l0_k_h2_t1088_d64.f16";
         return Err(Error::new(path.display(), text));
     };
     let words = Words::whole(path, &file.shape, file.dtype)?;

@@ -8,7 +8,6 @@
 //! Each format yields layers without words ([`LayerInfo`]) and findings. [`Dump::load`] reads the words of one layer.
 //! A length from a file allocates nothing before the file has that length.
 
-mod fields;
 mod files;
 mod flat;
 pub mod folder;
@@ -23,7 +22,6 @@ pub(crate) use files::{read_small, read_text};
 use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::path::Path;
 
 /// The facts of a layer that are known before its words are read.
@@ -45,10 +43,6 @@ pub struct LayerInfo {
     pub head_dim: usize,
     /// The type of K and V.
     pub dtype: Dtype,
-    /// Heads of Q, and of attention rows; 0 without both.
-    pub query_heads: usize,
-    /// The factor of Q times K before softmax, where the dump tells it.
-    pub attention_scale: Option<f32>,
 }
 
 /// A layer of a dump.
@@ -60,32 +54,6 @@ pub struct Layer {
     pub key: Vec<u8>,
     /// `[kv_head][token][dim]`, little-endian words.
     pub value: Vec<u8>,
-    /// Q after RoPE, where the dump has it.
-    pub query: Option<Query>,
-    /// Softmax rows, where the dump has them.
-    pub attention: Option<Attention>,
-}
-
-/// Q of consecutive tokens.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Query {
-    /// The first token with a row, counted from the layer's first.
-    pub first: usize,
-    /// Rows of a head.
-    pub rows: usize,
-    /// `[query_head][row][dim]`
-    pub values: Vec<f32>,
-}
-
-/// Softmax rows of consecutive tokens.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Attention {
-    /// The token of the first row, counted from the layer's first.
-    pub first: usize,
-    /// Rows of a head.
-    pub rows: usize,
-    /// `[query_head][row][token]`, over all tokens of the layer; those after the row's own are 0.
-    pub values: Vec<f32>,
 }
 
 /// A dump on disk.
@@ -125,7 +93,9 @@ impl Dump {
         let mut tensors = Vec::new();
         for file in &tree.files {
             let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+            let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
             let read = match extension {
+                "npy" | "f16" | "bf16" | "f32" if names::is_score(stem) => continue,
                 "npy" => npy::read(&tree, file).map(|tensor| vec![tensor]),
                 "safetensors" => safetensors::read(&tree, file, &mut findings),
                 _ if flat::is_meant(file) => flat::read(&tree, file).map(|tensor| vec![tensor]),
@@ -175,21 +145,6 @@ impl Dump {
         match source {
             Source::Parts(parts) => parts.load(info),
             Source::Whole(whole) => whole.load(info),
-        }
-    }
-
-    /// Rows in a head of Q and of attention of `layers[index]`; 0 without.
-    pub fn score_rows(&self, index: usize) -> (usize, usize) {
-        let (query, attention) = self.score_ranges(index);
-        (query.len(), attention.len())
-    }
-
-    /// The tokens with rows of Q and of attention in `layers[index]`.
-    fn score_ranges(&self, index: usize) -> (Range<usize>, Range<usize>) {
-        match (self.layers.get(index), self.sources.get(index)) {
-            (_, Some(Source::Parts(parts))) => parts.score_ranges(),
-            (Some(info), Some(Source::Whole(whole))) => whole.score_ranges(info.tokens),
-            _ => (0..0, 0..0),
         }
     }
 }

@@ -7,20 +7,15 @@ use mnnkv::dtype::Dtype;
 pub(super) enum Kind {
     Key,
     Value,
-    Query,
-    Attention,
 }
 
-const KINDS: [(&str, Kind); 9] = [
+const KINDS: [(&str, Kind); 6] = [
     ("k", Kind::Key),
     ("key", Kind::Key),
     ("keys", Kind::Key),
     ("v", Kind::Value),
     ("value", Kind::Value),
     ("values", Kind::Value),
-    ("q", Kind::Query),
-    ("query", Kind::Query),
-    ("attention", Kind::Attention),
 ];
 
 fn kind(word: &str) -> Option<Kind> {
@@ -49,6 +44,13 @@ pub(super) fn tensor(name: &str) -> Option<(u32, Kind)> {
     Some((layer, kind(after(rest, "self_attn").unwrap_or(rest))?))
 }
 
+/// Whether a file is of rows of Q or of attention, which a dump may have beside K and V.
+pub(super) fn is_score(stem: &str) -> bool {
+    stem.starts_with("attention_")
+        || stem.contains("_q_")
+        || ["_q", "_query", "_attention"].iter().any(|end| stem.ends_with(end))
+}
+
 /// A flat file, by its name.
 #[derive(Debug, PartialEq)]
 pub(super) struct Flat {
@@ -61,7 +63,7 @@ pub(super) struct Flat {
 /// The types of flat files, by extension.
 pub(super) const EXTENSIONS: [(&str, Dtype); 3] = [("f16", Dtype::F16), ("bf16", Dtype::Bf16), ("f32", Dtype::F32)];
 
-/// Shape and type of names such as `l0_k_h2_t1088_d64.f16` and `attention_l1_h4_q64_t1088.f16`.
+/// Shape and type of names such as `l0_k_h2_t1088_d64.f16`.
 pub(super) fn flat(name: &str) -> Option<Flat> {
     let (stem, extension) = name.rsplit_once('.')?;
     let (_, dtype) = *EXTENSIONS.iter().find(|(name, _)| *name == extension)?;
@@ -70,17 +72,10 @@ pub(super) fn flat(name: &str) -> Option<Flat> {
         _ => None,
     };
     let parts: Vec<&str> = stem.split('_').collect();
-    let (at, kind, heads, rows, columns) = match parts[..] {
-        ["attention", at, heads, rows, columns] => {
-            (at, Kind::Attention, heads, field(rows, 'q')?, field(columns, 't')?)
-        }
-        [at, word @ ("k" | "v" | "q"), heads, tokens, dims] => {
-            (at, kind(word)?, heads, field(tokens, 't')?, field(dims, 'd')?)
-        }
-        _ => return None,
-    };
+    let [at, word @ ("k" | "v"), heads, tokens, dims] = parts[..] else { return None };
     let (layer, "") = layer(at.strip_prefix('l')?)? else { return None };
-    Some(Flat { layer, kind, shape: [field(heads, 'h')?, rows, columns], dtype })
+    let shape = [field(heads, 'h')?, field(tokens, 't')?, field(dims, 'd')?];
+    Some(Flat { layer, kind: kind(word)?, shape, dtype })
 }
 
 #[cfg(test)]
@@ -100,8 +95,6 @@ mod tests {
             assert_eq!(tensor(name), Some((3, Kind::Key)), "{name}");
         }
         assert_eq!(tensor("past_key_values.12.value"), Some((12, Kind::Value)));
-        assert_eq!(tensor("layers.0.self_attn.q"), Some((0, Kind::Query)));
-        assert_eq!(tensor("l0_attention"), Some((0, Kind::Attention)));
         for name in [
             "",
             "l",
@@ -118,10 +111,8 @@ mod tests {
 
     #[test]
     fn names_of_flat_files_hold_layer_kind_shape_and_type() {
-        let file = flat("l10_q_h4_t64_d32.bf16").unwrap();
-        assert_eq!(file, Flat { layer: 10, kind: Kind::Query, shape: [4, 64, 32], dtype: Dtype::Bf16 });
-        let file = flat("attention_l1_h4_q64_t1088.f16").unwrap();
-        assert_eq!(file, Flat { layer: 1, kind: Kind::Attention, shape: [4, 64, 1088], dtype: Dtype::F16 });
+        let file = flat("l10_v_h4_t64_d32.bf16").unwrap();
+        assert_eq!(file, Flat { layer: 10, kind: Kind::Value, shape: [4, 64, 32], dtype: Dtype::Bf16 });
         for name in [
             "l0_k_h2_t8_d4",
             "l0_k_h2_t8_d4.f64",

@@ -17,7 +17,7 @@ const MAX_HEADER: u64 = 1 << 16;
 /// The tensor of a file.
 pub(super) fn read(tree: &Tree, path: &Path) -> Result<Tensor> {
     let Some((layer, kind)) = path.file_stem().and_then(|stem| stem.to_str()).and_then(names::tensor) else {
-        let text = "the name is not like l0_k.npy or layer_0_key.npy, with k, v, q or attention";
+        let text = "the name is not like l0_k.npy or layer_0_key.npy, with k or v";
         return Err(Error::new(path.display(), text));
     };
     let file = files::open(path)?;

@@ -125,14 +125,6 @@ mod tests {
         r#"{"kind":"kv","id":"a","tokens":[1,2,3,49,5,0],"question_from":2,"score_from":3,"score_to":5,"line":7}"#;
 
     #[test]
-    fn an_item_scores_the_tokens_of_its_range() {
-        let item = item(GOOD, 0, &shape()).unwrap();
-        let tokens = vec![1, 2, 3, 49, 5];
-        assert_eq!(item, Item { kind: "kv".into(), id: "a".into(), tokens, question_from: 2, scored: vec![3, 4] });
-        assert_eq!((item.prompt(), item.steps()), (&[1, 2][..], 2));
-    }
-
-    #[test]
     fn an_item_that_does_not_fit_is_refused_by_line_and_field() {
         let path = std::env::temp_dir().join(format!("mnnkv-items-{}.jsonl", std::process::id()));
         for (from, to, expected) in [
@@ -154,7 +146,9 @@ mod tests {
         }
         // As an editor on Windows writes it.
         std::fs::write(&path, format!("\u{feff}{GOOD}\r\n")).unwrap();
-        assert_eq!(read_items(&path, &shape()).unwrap().len(), 1);
+        let tokens = vec![1, 2, 3, 49, 5];
+        let item = Item { kind: "kv".into(), id: "a".into(), tokens, question_from: 2, scored: vec![3, 4] };
+        assert_eq!(read_items(&path, &shape()).unwrap(), [item]);
         std::fs::write(&path, b"\n\xff\n").unwrap();
         assert!(read_items(&path, &shape()).unwrap_err().to_string().contains("line 2: is not UTF-8"));
         std::fs::remove_file(&path).unwrap();
