@@ -156,16 +156,11 @@ impl Arguments {
 }
 
 fn text(conditions: &str, results: &Results) -> String {
-    let mut text = format!("{conditions}\n");
-    for rows in results.rows.chunk_by(|a, b| (&a.kind, a.ratio) == (&b.kind, b.ratio)) {
-        text += &format!("\n{}, 1 of {}, {} texts\n", rows[0].kind, rows[0].ratio, rows[0].items);
-        let heading = ["method", "loss", "factor", "+-", "exact", "tokens", "over", "kept", "us", "tokens/s"];
-        text += &table::text(&heading, rows.iter().map(cells));
-    }
+    let mut text = summary(conditions, results);
     for left in &results.left {
         text += &format!("\n{} is left out: {}\n", left.method, left.reason);
     }
-    text + &summary(conditions, results)
+    text
 }
 
 /// A table of Markdown, which `make benchmarks` copies into documents: a row of each method, and for each ratio the factors
@@ -200,24 +195,5 @@ fn summary(conditions: &str, results: &Results) -> String {
         cells.chain([format!("{kept:.0} %")]).collect()
     };
     let table = table::markdown(&heads, |column| column > 0, methods.into_iter().map(row));
-    format!("\n## quality: {conditions}\n\n{table}")
-}
-
-fn cells(row: &Row) -> Vec<String> {
-    vec![
-        row.method.clone(),
-        format!("{:.3}", row.loss),
-        format!("{:.3}", row.factor),
-        row.error.map_or("-".into(), |error| format!("{error:.3}")),
-        format!("{:.0}%", 100.0 * row.exact_share),
-        format!("{:.0}", row.resident_tokens),
-        match row.most_over_budget {
-            None => "-".into(),
-            Some(tokens @ 1..) => tokens.to_string(),
-            Some(_) => "never".into(),
-        },
-        format!("{:.1}%", 100.0 * row.resident_share),
-        format!("{:.0}", row.library_us),
-        format!("{:.0}", row.tokens_per_second),
-    ]
+    format!("## quality: {conditions}\n\n{table}")
 }

@@ -85,18 +85,6 @@ fn check_reads_snapshots_and_names_what_is_damaged() {
     std::fs::remove_file(&damaged).unwrap();
 }
 
-/// `timeout` of coreutils ends a program that waits for the other end of the pipe.
-#[cfg(target_os = "linux")]
-#[test]
-fn check_refuses_a_pipe_at_once() {
-    let pipe = std::env::temp_dir().join(format!("mnnkv-pipe-{}", std::process::id()));
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let run = Command::new("timeout").args(["60", env!("CARGO_BIN_EXE_mnnkv"), "check"]).arg(&pipe).output().unwrap();
-    let error = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.code() == Some(3) && error.contains("mnnkv-pipe-"), "{run:?}");
-    std::fs::remove_file(&pipe).unwrap();
-}
-
 #[test]
 fn check_lists_findings_and_exits_with_1_on_errors() {
     let broken = path("msmodelslim/corrupt/zero_scale");
@@ -228,18 +216,6 @@ fn size_reads_mnns_configs_by_folder_or_file() {
     std::fs::rename(format!("{folder}/text.json"), format!("{folder}/llm_config.json")).unwrap();
     assert_eq!(json(0, &["size", "--config", &folder])["mnn"]["attention_mode"], 8);
     std::fs::remove_dir_all(&folder).unwrap();
-}
-
-#[test]
-fn size_takes_an_attention_mode_for_every_model() {
-    let config = path("configs/mistral-7b-v0.1.json");
-    // 32 layers of 8 heads x 128; MNN keeps all tokens where the config has a window of 4,096.
-    let object = json(0, &["size", "--config", &config, "--attention-mode", "14", "--context", "8128"]);
-    assert_eq!(object["totals"][0]["rank"]["raw"], 32 * 8 * 8192 * (72 + 72));
-    let notes = object["notes"].to_string();
-    assert!(notes.contains("MNN keeps all tokens") && !notes.contains("at most the window"), "{notes}");
-    let numbers = ["size", "--layers", "32", "--kv-heads", "8", "--head-dim", "128", "--cpu", "avx2"];
-    assert_eq!(json(0, &numbers)["bytes_per_token"], 32 * 8 * 128 * 2 * 4);
 }
 
 #[test]

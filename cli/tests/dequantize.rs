@@ -116,23 +116,3 @@ fn a_failure_leaves_no_files() {
     assert_eq!(run.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&run.stderr).contains("exists"));
 }
-
-#[cfg(unix)]
-#[test]
-fn a_dangling_config_is_a_failure_and_a_missing_one_is_not() {
-    let folder = Folder::new("dangling");
-    let input = folder.0.join("in");
-    fs::create_dir(&input).unwrap();
-    for name in ["quant_model_description.json", "quant_model_weights.safetensors"] {
-        fs::copy(golden("w8a16_per_channel").join(name), input.join(name)).unwrap();
-    }
-    std::os::unix::fs::symlink("no-such-file", input.join("config.json")).unwrap();
-    let (_, run) = folder.dequantize(&input, &[]);
-    assert_eq!(run.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&run.stderr).contains("config.json"));
-    assert_eq!(folder.names(), ["in"]);
-    fs::remove_file(input.join("config.json")).unwrap();
-    let (output, run) = folder.dequantize(&input, &[]);
-    assert_eq!(run.status.code(), Some(0));
-    assert!(output.join("model.safetensors").is_file() && !output.join("config.json").exists());
-}

@@ -127,33 +127,6 @@ fn faithful_results_on_broken_dumps_are_those_of_the_reference() {
     }
 }
 
-#[test]
-fn an_output_is_replaced_only_on_demand_and_never_written_in_part() {
-    let inputs: Value = serde_json::from_slice(&fs::read(recipes::golden("edge_inputs.json")).unwrap()).unwrap();
-    let folder = Folder::new("output");
-    let [dump, failing] = ["one_token", "all_fail"].map(|case| folder.edge_case(&inputs, case));
-    let output = folder.0.join("new/result.json");
-    let run = |dump: &Path, more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mnnkv"));
-        let words = ["evaluate", "--reference", "--output"].map(Path::new);
-        command.args(words).arg(&output).arg(dump).args(more).output().unwrap().status.code()
-    };
-    assert_eq!(run(&failing, &[]), Some(1));
-    assert!(!output.exists());
-    assert_eq!(run(&dump, &[]), Some(0));
-    fs::write(&output, "mine").unwrap();
-    assert_eq!(run(&dump, &[]), Some(1));
-    assert_eq!(run(&failing, &["--overwrite"]), Some(1));
-    assert_eq!(fs::read(&output).unwrap(), b"mine");
-    assert_eq!(run(&dump, &["--overwrite"]), Some(0));
-    let text = fs::read_to_string(&output).unwrap();
-    assert!(text.starts_with("{\n  \"schema_version\": 3,\n  \"dump_dir\": "), "{text}");
-    assert_eq!(fs::read_dir(output.parent().unwrap()).unwrap().count(), 1);
-    assert_eq!(run(&dump, &["--overwrite", "--k-hi-predictors", "raw,best"]), Some(1));
-    assert_eq!(run(&dump, &["--overwrite", "--zstd-level", "23"]), Some(1));
-    assert_eq!(run(&dump, &["--overwrite", "--stage", "middle"]), Some(2));
-}
-
 /// Whether a row of the result has the values of `golden`, up to the order in which entropies were summed.
 fn matches(row: &Value, golden: &Value) -> bool {
     golden.as_object().unwrap().iter().all(|(key, value)| match (value.as_f64(), row[key].as_f64()) {

@@ -93,6 +93,7 @@ fn a_mistake_in_a_file_is_named_by_its_place() {
     let folder = Folder::new("quality").with_model();
     let (good, tokens) = (texts(), |count: usize| [[0u8, 0]].concat().repeat(count));
     let far = folder.file("far.jsonl", good.replace("\"score_to\":120", "\"score_to\":121"));
+    let twice = folder.file("twice.jsonl", good.replace("\"b\"", "\"a\""));
     let unknown = folder.file("unknown.jsonl", good.replacen("[0,", "[16,", 1));
     let beyond = folder.file("beyond.u16", [tokens(700), vec![16, 0], tokens(700)].concat());
     let odd = folder.file("odd.u16", [tokens(3), vec![1]].concat());
@@ -100,6 +101,7 @@ fn a_mistake_in_a_file_is_named_by_its_place() {
     for (flags, expected) in [
         (&["--tasks", &far][..], "far.jsonl: line 1: score_to: is 121; 101 to 120,"),
         (&["--tasks", &unknown], "unknown.jsonl: line 1: tokens[0]: is 16; 0 to 15, a token of the model, expected"),
+        (&["--tasks", &twice], "twice.jsonl: line 2: id \"a\" comes twice"),
         (&["--tasks", "none.jsonl"], "none.jsonl: cannot open:"),
         (&["--tokens", &beyond, "--prompt", "512"], "beyond.u16: token 700 is 16; below vocab_size 16 expected"),
         (&["--tokens", &odd, "--prompt", "512"], "odd.u16: has 7 bytes; 2 for each token expected"),

@@ -204,6 +204,33 @@ fn a_bad_entry_leaves_the_others_and_is_told_with_its_field() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn links_pipes_and_odd_names_neither_hang_nor_lead_outside() {
+    use mnnkv_replay::dumps::folder::scan;
+    use std::os::unix::{ffi::OsStrExt, fs::symlink};
+    let folder = Folder::of(&layer(Dtype::F16, [1, 12, 4]), 2);
+    let at = folder.path().join("chat/layer_0");
+    let files = ["/etc/passwd", "../../../../../../../../etc/passwd", "link", "pipe", ".", "k_t0_2.bin/x"];
+    for (first, name) in std::iter::once("t0_2".to_owned()).chain((2..).map(|n| format!("t{n}_{}", n + 1))).zip(files) {
+        folder.edit(&format!("chat/layer_0/meta_{first}.json"), |meta| meta["k_file"] = name.into());
+    }
+    (7..12).for_each(|n| fs::remove_file(at.join(format!("meta_t{n}_{}.json", n + 1))).unwrap());
+    symlink(folder.path(), at.join("loop")).unwrap();
+    symlink(at.join("loop"), at.join("meta_loop.json")).unwrap();
+    symlink("/nowhere", at.join("meta_dangling.json")).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(at.join("meta_pipe.json")).arg(at.join("pipe")).status();
+    assert!(pipe.unwrap().success());
+    fs::write(at.join(std::ffi::OsStr::from_bytes(b"meta_\xff.json")), "{").unwrap();
+    symlink("/etc/passwd", at.join("link")).unwrap();
+    let scan = scan(folder.path()).unwrap();
+    assert!(scan.entries.is_empty(), "{scan:?}");
+    let skips: Vec<(&str, u64)> = scan.skips.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
+    let expected =
+        [("binary_read_error", 2), ("k_or_v_outside_dump", 3), ("meta_parse_error", 3), ("missing_k_or_v_binary", 1)];
+    assert_eq!(skips, expected, "{scan:?}");
+}
+
 #[test]
 fn one_layer_in_two_formats_or_lengths_is_told() {
     let folder = Folder::of(&layer(Dtype::F16, [2, 6, 4]), 6);

@@ -2,7 +2,6 @@
 
 use super::{Arguments, run};
 use clap::Parser;
-use half::f16;
 use std::fs;
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
@@ -222,22 +221,6 @@ fn archive(pickle: &[u8], entries: &[(&str, &[u8])]) -> Vec<u8> {
 const TEXT: &str = "--dtype fp16 --prefix-order compress_tk,compress_tv";
 
 #[test]
-fn tensors_are_read_by_their_strides_and_offsets() {
-    let folder = Folder::new("strides");
-    let plain = folder.convert_bytes(&Tensors::mlps(4, 4).checkpoint(), TEXT).unwrap();
-    let mut transposed = Tensors::mlps(4, 4);
-    transposed.find("compress_tk.0.3.weight").3 = vec![1, 4];
-    let bytes = folder.convert_bytes(&transposed.checkpoint(), TEXT).unwrap();
-    // The header, and the first layer of text keys with its bias come before.
-    let at = 44 + 12 + 2 * (4 * 8 + 4) + 12;
-    for (row, col) in (0..4).flat_map(|row| (0..4).map(move |col| (row, col))) {
-        let element = |bytes: &[u8], i: usize| f16::from_le_bytes(*bytes[at + 2 * i..].first_chunk().unwrap());
-        assert_eq!(element(&plain, 4 * row + col).to_f32(), (4 * row + col) as f32 / 8.0);
-        assert_eq!(element(&bytes, 4 * row + col), element(&plain, 4 * col + row));
-    }
-}
-
-#[test]
 fn weights_that_the_file_cannot_hold_are_refused() {
     let folder = Folder::new("values");
     for (value, words) in [(1e6, vec!["1000000"]), (f32::NAN, vec!["NaN"]), (f32::NEG_INFINITY, vec!["inf"])] {
@@ -308,31 +291,6 @@ fn memory_and_stack_of_a_pickle_are_bounded_by_its_length() {
         }
     }
     refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), &["more than 4 times the file's bytes"]);
-}
-
-#[test]
-fn damaged_checkpoints_cause_no_panic() {
-    let folder = Folder::new("fuzzed");
-    let (mut read, mut seed) = (0, 1_u64);
-    let mut random = |below: usize| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) as usize % below
-    };
-    for file in ["flat", "training"] {
-        let whole = fs::read(golden("pth").join(format!("{file}.pth"))).unwrap();
-        for _ in 0..800 {
-            let mut bytes = whole.clone();
-            match random(4) {
-                0 => bytes.truncate(random(whole.len())),
-                _ => (0..=random(4)).for_each(|_| bytes[random(whole.len())] = random(256) as u8),
-            }
-            match folder.convert_bytes(&bytes, "") {
-                Ok(_) => read += 1,
-                Err(failure) => assert!(!failure.is_empty() && failure.len() < 5000, "{failure}"),
-            }
-        }
-    }
-    assert!(read > 100, "most damage is in the numbers, but only {read} files were read");
 }
 
 #[test]

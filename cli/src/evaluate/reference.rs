@@ -102,13 +102,9 @@ fn refused(text: &str) -> Output {
 fn text(evaluation: &Evaluation) -> String {
     let result = &evaluation.result;
     let number = |key: &str| result.get(key).and_then(Value::as_u64).unwrap_or_default();
-    let row = |name: &str, prefix: &str| {
-        let ratio = result.get(&format!("{prefix}lossless_ratio")).and_then(Value::as_f64).unwrap_or_default();
-        let bytes = |kind: &str| crate::bytes::count(number(&format!("{prefix}{kind}_bytes")));
-        vec![name.to_owned(), bytes("raw"), bytes("compressed"), format!("{ratio:.4}")]
-    };
-    let head = ["tensors", "raw bytes", "compressed bytes", "ratio"];
-    let mut text = table::text(&head, [row("K", "k_"), row("V", "v_"), row("K and V", "")]);
+    let ratio = result.get("lossless_ratio").and_then(Value::as_f64).unwrap_or_default();
+    let mut text =
+        format!("K and V: {} bytes of {}, ratio {ratio:.4}\n", number("compressed_bytes"), number("raw_bytes"));
     text += &format!(
         "{} of {} entries selected, {} skipped\n",
         number("selected_entries"),

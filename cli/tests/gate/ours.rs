@@ -65,18 +65,6 @@ fn a_figure_that_was_not_measured_passes_no_gate() {
 }
 
 #[test]
-fn a_ratio_that_sink_recent_and_blocks_forbid_is_unreachable() {
-    let folder = Folder::new("floor");
-    let metrics = r#"{"h2o_lossy_ratio": 2, "h2o_floor_keep_by_recent_sink": 0.4, "h2o_block_quantized_keep": 0.5}"#;
-    folder.write("metrics.json", metrics);
-    let result = folder.json(1, &["metrics.json", "--lossless-target=-1"]);
-    let reason = result["rows"][0]["failure_reason"].as_str().unwrap();
-    assert!(reason.contains("unreachable: sink, recent and whole blocks keep 0.5000, which allows 2.0000"), "{reason}");
-    // No gate is left.
-    folder.error(2, &["metrics.json", "--lossless-target=-1", "--lossy-target=-1"]);
-}
-
-#[test]
 fn columns_of_our_bench_patch_are_read_and_a_baseline_has_the_same_aggregation() {
     let folder = Folder::new("bench");
     let bench = |speeds: [&str; 2], ratios: &str| {
@@ -240,14 +228,4 @@ fn an_input_is_never_replaced() {
     for _ in 0..2 {
         folder.json(0, &["results", "--summary", "results/summary.json", "--markdown", "results/summary.md"]);
     }
-}
-
-#[test]
-fn two_outputs_of_one_name_are_refused() {
-    let folder = Folder::new("gate-outputs");
-    folder.write("run.log", &bench("h2o_lossless", "1.4"));
-    let object = folder.json(3, &["run.log", "--summary", "s.json", "--markdown", "./s.json"]);
-    let expected = "s.json is named for two outputs; a name of its own expected for each";
-    assert!(object["error"].as_str().unwrap().ends_with(expected), "{object}");
-    assert!(!folder.0.join("s.json").exists());
 }

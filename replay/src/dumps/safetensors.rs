@@ -7,34 +7,23 @@ use crate::error::{Error, Finding, Result};
 use mnnkv_model::safetensors::{self, Tensor as Stored};
 use std::path::Path;
 
-/// The tensors of a file. A bad one is a finding.
+/// The tensors of a file. One of another type or shape is a finding.
 pub(super) fn read(tree: &Tree, path: &Path, findings: &mut Vec<Finding>) -> Result<Vec<Tensor>> {
-    let file = files::open(path)?;
-    let (stored, problems) = safetensors::survey(&file).map_err(|e| files::failure(path, &e))?;
-    let place = |name: &str| match name {
-        "" => path.display().to_string(),
-        name => format!("{}: tensor {name:?}", path.display()),
-    };
-    findings.extend(problems.iter().map(|problem| Finding::new("header", place(&problem.tensor), &problem.text)));
+    let stored = safetensors::read(&files::open(path)?).map_err(|e| files::failure(path, &e))?;
     let run = run(tree, path);
+    let named = stored.iter().filter_map(|stored| Some((stored, names::tensor(&stored.name)?)));
+    let named: Vec<_> = named.collect();
+    if named.is_empty() {
+        let text = format!("none of {} tensors has a name like layers.0.key or layers.0.self_attn.v", stored.len());
+        return Err(Error::new(path.display(), text));
+    }
     let mut tensors = Vec::new();
-    let mut known = false;
-    for stored in &stored {
-        let Some((layer, kind)) = names::tensor(&stored.name) else { continue };
-        known = true;
-        let place = place(&stored.name);
-        // An incomplete one is a problem of the survey.
-        if !stored.complete {
-            continue;
-        }
+    for (stored, (layer, kind)) in named {
+        let place = format!("{}: tensor {:?}", path.display(), stored.name);
         match words(path, stored) {
             Ok((shape, words)) => tensors.push(Tensor { run: run.clone(), layer, kind, shape, words, place }),
             Err(text) => findings.push(Finding::new("tensor", place, text)),
         }
-    }
-    if !known && problems.is_empty() {
-        let text = format!("none of {} tensors has a name like layers.0.key or layers.0.self_attn.v", stored.len());
-        return Err(Error::new(path.display(), text));
     }
     Ok(tensors)
 }

@@ -45,21 +45,6 @@ pub(super) struct Gguf {
     begin: u64,
 }
 
-/// Names of llama.cpp and of Hugging Face, of a model and of a layer.
-const MODEL: [(&str, &str); 3] =
-    [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
-const LAYER: [(&str, &str); 9] = [
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-];
-
 impl Gguf {
     /// Reads everything before the tensors.
     pub(super) fn open(path: &Path) -> Result<Gguf> {
@@ -213,28 +198,17 @@ impl Gguf {
     }
 }
 
-/// The name in llama.cpp's files to that of Hugging Face.
-fn translated(name: &str) -> Option<String> {
-    let (rest, what) = name.rsplit_once('.').filter(|(_, what)| ["weight", "bias"].contains(what))?;
-    let find = |names: &[(&str, &'static str)], part: &str| names.iter().find(|name| name.0 == part).map(|name| name.1);
-    match rest.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-        Some((layer, part)) => find(&LAYER, part).map(|part| format!("model.layers.{layer}.{part}.{what}")),
-        None => find(&MODEL, rest).map(|part| format!("{part}.{what}")),
-    }
-}
-
 impl Gguf {
-    /// The name of each tensor in the file, and in Hugging Face's files; empty if it has none there.
-    pub(super) fn names(&self) -> Vec<(&str, String)> {
-        self.tensors.keys().map(|own| (own.as_str(), translated(own).unwrap_or_default())).collect()
+    /// The names of all tensors.
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.tensors.keys().map(String::as_str).collect()
     }
 
-    /// A tensor in f32, by its name in Hugging Face's files. Fails if it is missing, has another shape or a type that is not
-    /// read, or a number that is none, as behind a scale of a block that is none.
+    /// A tensor in f32. Fails if it is missing, has another shape or a type that is not read, or a number that is none, as
+    /// behind a scale of a block that is none.
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let found = self.tensors.iter().find(|(own, _)| translated(own).as_deref() == Some(name));
-        let Some((own, place)) = found else { return Err(self.fail(format!("tensor {name}: is missing"))) };
-        let fail = |text: String| self.fail(format!("tensor {own}: {text}"));
+        let fail = |text: String| self.fail(format!("tensor {name}: {text}"));
+        let Some(place) = self.tensors.get(name) else { return Err(fail("is missing".into())) };
         if !place.shape.iter().copied().eq(shape.iter().map(|n| *n as u64)) {
             return Err(fail(format!("has the shape {:?}; {shape:?} expected, as the metadata say", place.shape)));
         }
@@ -259,7 +233,7 @@ impl Gguf {
         if let Some(at) = values.iter().position(|value| !value.is_finite()) {
             return Err(fail(format!("element {at} is {}; a finite number expected", values[at])));
         }
-        Ok(match self.interleaved(own)? {
+        Ok(match self.interleaved(name)? {
             Some(heads) => halves(&values, heads, shape.iter().skip(1).product()),
             None => values,
         })

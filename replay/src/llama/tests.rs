@@ -182,7 +182,7 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
             &|file| file.tensors[0].0 = "blk.0.attn_q_norm.weight".into(),
             "tensor blk.0.attn_q_norm.weight: is none of a Llama",
         ),
-        (&|file| drop(file.tensors.pop()), "model.norm.weight: is missing"),
+        (&|file| drop(file.tensors.pop()), "output_norm.weight: is missing"),
         (&|file| file.tensors.push(file.tensors[0].clone()), "tensor blk.0.attn_norm.weight: comes twice"),
         (&|file| set(file, "llama.expert_count", 4, vec![8, 0, 0, 0]), "llama.expert_count is 8; 0 expected"),
     ];
@@ -192,16 +192,4 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
     }
     let error = opened("magic", b"GGML\x03\0\0\0").err().unwrap().to_string();
     assert!(error.contains("offset 0: begins with [47, 47, 4d, 4c]; \"GGUF\" expected"), "{error}");
-}
-
-#[test]
-fn a_file_that_is_cut_anywhere_is_refused_by_the_offset() {
-    let bytes = zeros().bytes();
-    // The last tensor ends before the padding.
-    let used = bytes.len() - 16;
-    let head = bytes.windows(5).rposition(|part| part == b"token").unwrap();
-    for len in (0..head).step_by(97).chain([head, used - 1]) {
-        let error = opened(&format!("cut{len}"), &bytes[..len]).err().expect("a refusal").to_string();
-        assert!(error.contains("offset ") && error.contains("expected"), "{len}: {error}");
-    }
 }

@@ -7,20 +7,15 @@ use mnnkv::arch::{self, PANEL, Product};
 
 /// Whether a model of so many layers has a tensor of this name: one with others computes something else.
 fn is_read(name: &str, layers: usize) -> bool {
-    const MODEL: [&str; 3] = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"];
-    const NORMS: [&str; 2] = ["input_layernorm.weight", "post_attention_layernorm.weight"];
-    const ATTENTION: [&str; 4] = ["q_proj", "k_proj", "v_proj", "o_proj"];
-    const MLP: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
-    let Some((layer, part)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
+    const MODEL: [&str; 3] = ["token_embd.weight", "output_norm.weight", "output.weight"];
+    const MAPS: [&str; 7] = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+    let Some((layer, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
         return MODEL.contains(&name);
     };
-    let of_map = |rest: &str, maps: &[&str]| {
-        rest.split_once('.').is_some_and(|(map, what)| maps.contains(&map) && ["weight", "bias"].contains(&what))
-    };
     let is_part = match part.split_once('.') {
-        Some(("self_attn", rest)) => of_map(rest, &ATTENTION),
-        Some(("mlp", rest)) => of_map(rest, &MLP),
-        _ => NORMS.contains(&part),
+        Some((map, "bias")) => MAPS.contains(&map),
+        Some((map, "weight")) => MAPS.contains(&map) || ["attn_norm", "ffn_norm"].contains(&map),
+        _ => false,
     };
     is_part && layer.parse::<usize>().is_ok_and(|number| number < layers && number.to_string() == layer)
 }
@@ -86,7 +81,7 @@ impl Weights {
     pub(super) fn read(tensors: &Gguf, shape: &Shape) -> Result<Weights> {
         let Shape { hidden, inner, heads, kv_heads, dims, .. } = *shape;
         let names = tensors.names();
-        if let Some((own, _)) = names.iter().find(|(_, name)| !is_read(name, shape.layers)) {
+        if let Some(own) = names.iter().find(|name| !is_read(name, shape.layers)) {
             let text =
                 format!("tensor {own}: is none of a Llama or a Qwen2 of {} layers with plain RoPE", shape.layers);
             return Err(tensors.fail(text));
@@ -95,9 +90,9 @@ impl Weights {
         let map = |layer: usize, parts: &[(&str, usize)], depth: usize| -> Result<Linear> {
             let (mut weight, mut bias) = (Vec::new(), Vec::new());
             for (name, columns) in parts {
-                let name = |what: &str| format!("model.layers.{layer}.{name}.{what}");
+                let name = |what: &str| format!("blk.{layer}.{name}.{what}");
                 weight.extend(tensors.tensor(&name("weight"), &[*columns, depth])?);
-                bias.extend(match names.iter().any(|(_, own)| *own == name("bias")) {
+                bias.extend(match names.contains(&name("bias").as_str()) {
                     true => tensors.tensor(&name("bias"), &[*columns])?,
                     false => vec![0.0; *columns],
                 });
@@ -105,25 +100,24 @@ impl Weights {
             Ok(Linear::new(&weight, depth, &bias))
         };
         let vector = |name: String| tensors.tensor(&name, &[hidden]);
-        let embedding = tensors.tensor("model.embed_tokens.weight", &[shape.vocabulary, hidden])?;
+        let embedding = tensors.tensor("token_embd.weight", &[shape.vocabulary, hidden])?;
         let layer = |layer: usize| -> Result<Layer> {
-            let projections =
-                [("self_attn.q_proj", heads), ("self_attn.k_proj", kv_heads), ("self_attn.v_proj", kv_heads)];
+            let projections = [("attn_q", heads), ("attn_k", kv_heads), ("attn_v", kv_heads)];
             Ok(Layer {
-                norm: vector(format!("model.layers.{layer}.input_layernorm.weight"))?,
+                norm: vector(format!("blk.{layer}.attn_norm.weight"))?,
                 projections: map(layer, &projections.map(|(name, heads)| (name, heads * dims)), hidden)?,
-                output: map(layer, &[("self_attn.o_proj", hidden)], heads * dims)?,
-                mlp_norm: vector(format!("model.layers.{layer}.post_attention_layernorm.weight"))?,
-                gates: map(layer, &[("mlp.gate_proj", inner), ("mlp.up_proj", inner)], hidden)?,
-                down: map(layer, &[("mlp.down_proj", hidden)], inner)?,
+                output: map(layer, &[("attn_output", hidden)], heads * dims)?,
+                mlp_norm: vector(format!("blk.{layer}.ffn_norm.weight"))?,
+                gates: map(layer, &[("ffn_gate", inner), ("ffn_up", inner)], hidden)?,
+                down: map(layer, &[("ffn_down", hidden)], inner)?,
             })
         };
         Ok(Weights {
             layers: (0..shape.layers).map(layer).collect::<Result<_>>()?,
-            norm: vector("model.norm.weight".into())?,
+            norm: vector("output_norm.weight".into())?,
             head: match shape.tied {
                 true => Linear::new(&embedding, hidden, &[]),
-                false => Linear::new(&tensors.tensor("lm_head.weight", &[shape.vocabulary, hidden])?, hidden, &[]),
+                false => Linear::new(&tensors.tensor("output.weight", &[shape.vocabulary, hidden])?, hidden, &[]),
             },
             embedding,
         })

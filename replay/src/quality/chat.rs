@@ -9,7 +9,6 @@ use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
 use mnnkv::session::{Host, Queries, ScoredRows, Session};
 use mnnkv::status::Result;
-use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// Query rows that attend at once.
@@ -23,18 +22,11 @@ struct Buffers {
     len: u32,
 }
 
-/// Tokens and times over the steps of a chat.
+/// Tokens over the steps of a chat: those in the caches that tokens are evicted from, and the chat's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Measured {
-    /// Calls of the layers that tokens are evicted from.
-    pub(super) calls: u64,
-    /// Tokens in their caches, and the chat's, summed over calls.
     pub(super) resident: u64,
     pub(super) logical: u64,
-    /// The largest excess over the budget, in tokens.
-    pub(super) over: i64,
-    /// Inside the session, of all layers.
-    pub(super) library: Duration,
 }
 
 /// A session and its caches.
@@ -43,8 +35,8 @@ pub(super) struct Chat {
     shape: Shape,
     layout: Layout,
     buffers: Vec<Buffers>,
-    /// First layer that is measured, and the tokens of the chat per token of the budget.
-    evicted: (usize, f64),
+    /// First layer that is measured.
+    evicted: usize,
     pub(super) measured: Measured,
     work: Work,
     /// K and V of a step, `[head][row][dim]`.
@@ -53,8 +45,8 @@ pub(super) struct Chat {
 }
 
 impl Chat {
-    /// An empty chat with room for `tokens` tokens. Layers from `first_evicted` on are measured against one token in `ratio`.
-    pub(super) fn new(shape: &Shape, config: &str, tokens: usize, first_evicted: usize, ratio: f64) -> Result<Chat> {
+    /// An empty chat with room for `tokens` tokens. Layers from `first_evicted` on are measured.
+    pub(super) fn new(shape: &Shape, config: &str, tokens: usize, first_evicted: usize) -> Result<Chat> {
         let layout = Layout::new(&Spec {
             key: Dtype::F32.into(),
             value: Dtype::F32.into(),
@@ -79,7 +71,7 @@ impl Chat {
             shape: *shape,
             buffers: (0..shape.layers).map(|_| buffers()).collect(),
             layout,
-            evicted: (first_evicted, ratio),
+            evicted: first_evicted,
             measured: Measured::default(),
             work: Work::default(),
             dense: Default::default(),
@@ -100,14 +92,11 @@ impl Chat {
         let (number, added) = (layer as u32, rows.key.len() / (kv_heads * dims));
         let query = rows.query;
 
-        let start = Instant::now();
         let buffers = &mut self.buffers[layer];
         let before = buffers.len;
         buffers.len = self.session.begin(number, Some(buffers.cache(&self.layout)?), before)?;
-        self.measured.library += start.elapsed();
         self.append(layer, rows, added)?;
 
-        let start = Instant::now();
         let queries = Queries {
             dtype: Dtype::F32,
             heads,
@@ -120,7 +109,6 @@ impl Chat {
         };
         let attends = self.session.attends(number)?;
         let scored = self.session.scored_rows(number, added as u32)?;
-        self.measured.library += start.elapsed();
         // Rows that nobody reads do not attend.
         let counted = if !attends {
             added
@@ -145,12 +133,10 @@ impl Chat {
             None => {}
         }
 
-        let start = Instant::now();
         let scored_heads = if scored.rows > 0 { heads as u32 } else { 0 };
         let buffers = &mut self.buffers[layer];
         let len = buffers.len;
         self.session.end(number, scored_heads, counted as u32, buffers.cache(&self.layout)?, len)?;
-        self.measured.library += start.elapsed();
         self.measure(layer)
     }
 
@@ -180,15 +166,13 @@ impl Chat {
         let scored = rows.rows as usize;
         let Shape { heads, kv_heads, dims, .. } = self.shape;
         let (group, attending) = (heads / kv_heads, query.len() / (heads * dims));
-        let Chat { session, shape, buffers, work, tile, measured, .. } = self;
+        let Chat { session, shape, buffers, work, tile, .. } = self;
         let buffers = &buffers[layer];
         let (len, cache) = (buffers.len as usize, Packed { key: &buffers.key, value: &buffers.value });
-        let mut score = |tile: &[f32]| -> Result<()> {
-            let start = Instant::now();
+        let score = |tile: &[f32]| -> Result<()> {
             let mut sums = HeadSums::new(rows, len as u32);
             tile.chunks_exact(len).enumerate().for_each(|(row, weights)| sums.set(row, weights, 1.0));
             sums.give(session, layer as u32)?;
-            measured.library += start.elapsed();
             Ok(())
         };
         if added == 1 && attending == 1 {
@@ -226,19 +210,13 @@ impl Chat {
         Ok(())
     }
 
-    /// Compares the tokens of a layer with the budget.
+    /// Counts the tokens of a layer: in the cache, or in 8 and 4 bits.
     fn measure(&mut self, layer: usize) -> Result<()> {
-        let (first, ratio) = self.evicted;
-        if layer >= first {
+        if layer >= self.evicted {
             let lengths = self.session.lengths(layer as u32)?;
-            // In the cache, or in 8 and 4 bits.
-            let held = u64::from(lengths.physical) + self.session.metrics(Some(layer as u32))?.quant_tokens as u64;
-            let budget = (f64::from(lengths.logical) / ratio).ceil() as i64;
-            let measured = &mut self.measured;
-            measured.calls += 1;
-            measured.resident += held;
-            measured.logical += u64::from(lengths.logical);
-            measured.over = measured.over.max(held as i64 - budget);
+            let quantised = self.session.metrics(Some(layer as u32))?.quant_tokens as u64;
+            self.measured.resident += u64::from(lengths.physical) + quantised;
+            self.measured.logical += u64::from(lengths.logical);
         }
         Ok(())
     }

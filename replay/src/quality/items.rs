@@ -30,11 +30,6 @@ impl Item {
     pub(super) fn prompt(&self) -> &[u32] {
         &self.tokens[..self.question_from]
     }
-
-    /// Tokens that the model reads one by one.
-    pub(super) fn steps(&self) -> usize {
-        self.tokens.len() - 1 - self.question_from
-    }
 }
 
 /// The items of a file: an object in JSON on each line, with `kind`, `tokens`, `question_from`, `score_from`, `score_to`, and
@@ -99,68 +94,4 @@ fn tokens(object: &Map<String, Value>, shape: &Shape) -> std::result::Result<Vec
         token.map(|token| token as u32).ok_or_else(text)
     };
     values.iter().enumerate().map(token).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape() -> Shape {
-        Shape {
-            layers: 1,
-            hidden: 1,
-            inner: 1,
-            heads: 1,
-            kv_heads: 1,
-            dims: 2,
-            vocabulary: 50,
-            context: 6,
-            epsilon: 0.0,
-            theta: 1.0,
-            tied: true,
-        }
-    }
-
-    const GOOD: &str =
-        r#"{"kind":"kv","id":"a","tokens":[1,2,3,49,5,0],"question_from":2,"score_from":3,"score_to":5,"line":7}"#;
-
-    #[test]
-    fn an_item_that_does_not_fit_is_refused_by_line_and_field() {
-        let path = std::env::temp_dir().join(format!("mnnkv-items-{}.jsonl", std::process::id()));
-        for (from, to, expected) in [
-            ("\"kind\":\"kv\",", "", "line 2: kind: a text expected"),
-            ("49", "50", "line 2: tokens[3]: is 50; 0 to 49, a token of the model, expected"),
-            ("5,0]", "5,0,1]", "line 2: tokens: 7 of them; 2 to 6, the model's context, expected"),
-            ("\"question_from\":2", "\"question_from\":0", "line 2: question_from: is 0; 1 to 5,"),
-            ("\"score_from\":3", "\"score_from\":1", "line 2: score_from: is 1; 2 to 5,"),
-            ("\"score_to\":5", "\"score_to\":7", "line 2: score_to: is 7; 4 to 6,"),
-            (",\"score_to\":5", "", "line 2: score_to: is missing"),
-            ("\"id\":\"a\"", "\"id\":\"b\"", "line 2: id \"b\" comes twice"),
-            ("[1,2", "[1 2", "line 2: column 35: expected `,` or `]`"),
-        ] {
-            let bad = GOOD.replace(from, to);
-            assert_ne!(bad, GOOD);
-            std::fs::write(&path, format!("{}\n{bad}\n", GOOD.replace("\"a\"", "\"b\""))).unwrap();
-            let error = read_items(&path, &shape()).unwrap_err().to_string();
-            assert!(error.contains(expected) && error.contains("mnnkv-items"), "{error}");
-        }
-        // As an editor on Windows writes it.
-        std::fs::write(&path, format!("\u{feff}{GOOD}\r\n")).unwrap();
-        let tokens = vec![1, 2, 3, 49, 5];
-        let item = Item { kind: "kv".into(), id: "a".into(), tokens, question_from: 2, scored: vec![3, 4] };
-        assert_eq!(read_items(&path, &shape()).unwrap(), [item]);
-        std::fs::write(&path, b"\n\xff\n").unwrap();
-        assert!(read_items(&path, &shape()).unwrap_err().to_string().contains("line 2: is not UTF-8"));
-        std::fs::remove_file(&path).unwrap();
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_file_without_an_end_is_refused() {
-        let endless = Path::new("/dev/zero");
-        let errors = [read_items(endless, &shape()).unwrap_err(), super::super::read_tokens(endless, 50).unwrap_err()];
-        for error in errors {
-            assert!(error.to_string().contains("/dev/zero: is not a regular file"), "{error}");
-        }
-    }
 }

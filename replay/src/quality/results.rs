@@ -1,4 +1,4 @@
-//! The table: losses and factors of perplexity with their errors, exact matches, tokens, speed and bytes.
+//! The table: losses and factors of perplexity with their errors, exact matches and tokens.
 
 use super::{Item, Method, Request, WHOLE};
 use serde::Serialize;
@@ -10,19 +10,9 @@ pub(super) struct Sample {
     pub(super) loss: f64,
     /// Every scored token is the model's first choice.
     pub(super) exact: bool,
-    /// Steps behind the prompt.
-    pub(super) steps: u64,
-    /// Seconds of all steps; items that ran side by side share them.
-    pub(super) seconds: f64,
-    /// Seconds inside the session, behind the prompt.
-    pub(super) library_seconds: f64,
-    /// Calls of the layers that tokens are evicted from.
-    pub(super) calls: u64,
-    /// Tokens in their caches, and the chat's, summed over calls.
+    /// Tokens in the caches that tokens are evicted from, and the chat's, summed over their steps.
     pub(super) resident: u64,
     pub(super) logical: u64,
-    /// The largest excess over the budget, in tokens, of a method that evicts.
-    pub(super) over: Option<i64>,
 }
 
 /// All rows, in the order of kinds, ratios and methods.
@@ -81,14 +71,6 @@ pub struct Row {
     pub error: Option<f64>,
     /// The share of items whose every scored token is the model's first choice.
     pub exact_share: f64,
-    /// Mean tokens in a cache that tokens are evicted from.
-    pub resident_tokens: f64,
-    /// The largest excess over the budget in any step, in tokens, of a method that evicts; at most 0 is none.
-    pub most_over_budget: Option<i64>,
-    /// Tokens per second of one thread, of a batch of items, prompt aside.
-    pub tokens_per_second: f64,
-    /// Microseconds inside the session per step, of all layers.
-    pub library_us: f64,
     /// Bytes of K and V in the caches, over those of the whole caches; layers that tokens are evicted from.
     pub resident_share: f64,
 }
@@ -153,8 +135,7 @@ fn row_of(samples: &[Sample], whole: &[Sample]) -> Row {
     let differences: Vec<f64> = samples.iter().zip(whole).map(|(sample, whole)| sample.loss - whole.loss).collect();
     let (difference, error) = mean_and_error(&differences);
     let total = |of: fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>();
-    let calls = total(|sample| sample.calls as f64).max(1.0);
-    let (steps, count) = (total(|sample| sample.steps as f64), samples.len() as f64);
+    let count = samples.len() as f64;
     Row {
         kind: String::new(),
         ratio: 0.0,
@@ -164,10 +145,6 @@ fn row_of(samples: &[Sample], whole: &[Sample]) -> Row {
         factor: difference.exp(),
         error: (samples.len() > 1).then_some(difference.exp() * error),
         exact_share: share(samples.iter().map(|sample| sample.exact)),
-        resident_tokens: total(|sample| sample.resident as f64) / calls,
-        most_over_budget: samples.iter().filter_map(|sample| sample.over).max(),
-        tokens_per_second: steps / total(|sample| sample.seconds).max(1e-9),
-        library_us: total(|sample| sample.library_seconds) * 1e6 / steps.max(1.0),
         resident_share: total(|sample| sample.resident as f64) / total(|sample| sample.logical as f64).max(1.0),
     }
 }
@@ -183,14 +160,6 @@ fn mean_and_error(numbers: &[f64]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_error_is_that_of_a_mean() {
-        // Variance 5/3 with 3 degrees of freedom, over 4.
-        let (mean, error) = mean_and_error(&[1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(mean, 2.5);
-        assert!((error - (5.0f64 / 12.0).sqrt()).abs() < 1e-15);
-    }
 
     #[test]
     fn a_row_compares_item_by_item_with_the_whole_cache() {

@@ -8,7 +8,6 @@ use crate::llama::{Model, Projected, first_choice, loss};
 use mnnkv::status::Result;
 use serde_json::Value;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 /// Tokens of a prompt at once where sessions have a budget.
 const CHUNK: usize = 256;
@@ -32,7 +31,7 @@ impl Prompt {
     /// Runs a prompt over the whole cache.
     pub(super) fn run(model: &Model, tokens: &[u32]) -> Result<Prompt> {
         let shape = model.shape();
-        let mut chat = Chat::new(shape, "{}", tokens.len(), shape.layers, 1.0)?;
+        let mut chat = Chat::new(shape, "{}", tokens.len(), shape.layers)?;
         let mut layers = Vec::with_capacity(shape.layers);
         let positions: Vec<usize> = (0..tokens.len()).collect();
         let states = model.forward(tokens, &positions, |layer, rows, output| {
@@ -66,7 +65,6 @@ struct Reader<'a> {
     last: usize,
     losses: Vec<f64>,
     missed: bool,
-    seconds: f64,
 }
 
 impl Plan<'_> {
@@ -74,7 +72,7 @@ impl Plan<'_> {
     pub(super) fn run(&self, starts: &[Start<'_>]) -> Result<Vec<Sample>> {
         let mut readers = starts.iter().map(|start| self.reader(*start)).collect::<Result<Vec<_>>>()?;
         self.read(&mut readers)?;
-        Ok(readers.iter().map(|reader| reader.sample(self)).collect())
+        Ok(readers.iter().map(|reader| reader.sample()).collect())
     }
 
     /// A chat that has read its prompt.
@@ -87,7 +85,7 @@ impl Plan<'_> {
         }
         let config = Value::Object(config).to_string();
         let last = item.tokens.len() - 1;
-        let mut chat = Chat::new(shape, &config, last, FIRST_EVICTED.min(shape.layers), self.ratio)?;
+        let mut chat = Chat::new(shape, &config, last, FIRST_EVICTED.min(shape.layers))?;
         let (width, kv_width) = (shape.heads * shape.dims, shape.kv_heads * shape.dims);
         for (layer, Rows { query, key, value }) in prompt.layers.iter().enumerate() {
             if !self.method.is_bounded() {
@@ -104,7 +102,7 @@ impl Plan<'_> {
         }
         chat.measured = Measured::default();
         let next = item.question_from;
-        let mut reader = Reader { item, chat, next, last, losses: Vec::new(), missed: false, seconds: 0.0 };
+        let mut reader = Reader { item, chat, next, last, losses: Vec::new(), missed: false };
         self.model.predict(&prompt.state, |_, logits| reader.judge(next, logits));
         Ok(reader)
     }
@@ -119,7 +117,6 @@ impl Plan<'_> {
             if readers.is_empty() {
                 return Ok(());
             }
-            let start = Instant::now();
             let tokens: Vec<u32> = readers.iter().map(|reader| reader.item.tokens[reader.next]).collect();
             let positions: Vec<usize> = readers.iter().map(|reader| reader.next).collect();
             let states = self.model.forward(&tokens, &positions, |layer, rows, output| {
@@ -143,11 +140,7 @@ impl Plan<'_> {
                     reader.judge(reader.next + 1, logits);
                 });
             }
-            let seconds = start.elapsed().as_secs_f64() / readers.len() as f64;
-            for reader in &mut readers {
-                reader.next += 1;
-                reader.seconds += seconds;
-            }
+            readers.iter_mut().for_each(|reader| reader.next += 1);
         }
     }
 }
@@ -167,18 +160,13 @@ impl Reader<'_> {
         }
     }
 
-    fn sample(&self, plan: &Plan<'_>) -> Sample {
+    fn sample(&self) -> Sample {
         let measured = self.chat.measured;
         Sample {
             loss: self.losses.iter().sum::<f64>() / self.losses.len() as f64,
             exact: !self.missed,
-            steps: self.item.steps() as u64,
-            seconds: self.seconds,
-            library_seconds: measured.library.as_secs_f64(),
-            calls: measured.calls,
             resident: measured.resident,
             logical: measured.logical,
-            over: plan.method.evicts().then_some(measured.over),
         }
     }
 }
