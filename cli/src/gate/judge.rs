@@ -49,10 +49,6 @@ impl Runtime<'_> {
             Rule::AtLeast(column) => (self.judged(column), self.at_least(column, target)),
             Rule::AtMost(column) => (self.best(column), self.at_most(column, target)),
             Rule::Active(columns) => (best(columns.iter().filter_map(|c| self.best(*c))), self.active(columns)),
-            Rule::Percentile(column, q) => {
-                let value = percentile(&self.sorted(column), q);
-                (value, self.within(column, value, target))
-            }
             Rule::Lossless => (self.selected().value, self.lossless(target)),
             Rule::Joint => (self.joint(), self.joint_check(target)),
             Rule::Decode => (self.drop(), self.decode(target)),
@@ -93,12 +89,6 @@ impl Runtime<'_> {
     /// The figure that a floor is compared with.
     fn judged(&self, column: Column) -> Option<f64> {
         if self.faithful { self.best(column) } else { self.worst(column) }
-    }
-
-    fn sorted(&self, column: Column) -> Vec<f64> {
-        let mut numbers: Vec<f64> = self.numbers(column).collect();
-        numbers.sort_by(f64::total_cmp);
-        numbers
     }
 
     /// Returns the place and text of the first cell of a column without a number.
@@ -168,10 +158,7 @@ impl Runtime<'_> {
     }
 
     fn at_most(&self, column: Column, limit: f64) -> Check {
-        self.within(column, self.best(column), limit)
-    }
-
-    fn within(&self, column: Column, value: Option<f64>, limit: f64) -> Check {
+        let value = self.best(column);
         if let Some(bad) = self.bad(column).filter(|_| !self.faithful) {
             return Err(bad);
         }
@@ -417,11 +404,6 @@ impl Runtime<'_> {
 
     /// Figures beside those of the reference.
     fn add_figures(&self, verdict: &mut Verdict) {
-        let latencies = |column| {
-            let sorted = self.sorted(column);
-            let at = |q| percentile(&sorted, q);
-            json!({ "rows": sorted.len(), "p50": at(0.5), "p95": at(0.95), "p99": at(0.99), "max": at(1.0) })
-        };
         let product = self.worst(Column::Lossy).zip(self.selected().value).map(|(lossy, lossless)| lossy * lossless);
         let figures = [
             ("rows", json!(self.inputs.rows.len())),
@@ -433,8 +415,8 @@ impl Runtime<'_> {
             ("lossless_offline_aggregate", json!(self.inputs.upper.as_ref().map(|o| o.ratio))),
             ("joint_whole_cache", json!(self.joint())),
             ("reference_product", json!(product)),
-            ("store_decomp_us", latencies(Column::Decomp)),
-            ("async_wait_us", latencies(Column::AsyncWait)),
+            ("store_decomp_us", json!(self.best(Column::Decomp))),
+            ("async_wait_us", json!(self.best(Column::AsyncWait))),
             ("host_wait_p50_us", json!(self.best(Column::HostWaitP50))),
             ("host_wait_p95_us", json!(self.best(Column::HostWaitP95))),
             ("host_wait_p99_us", json!(self.best(Column::HostWaitP99))),

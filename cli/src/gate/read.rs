@@ -115,7 +115,7 @@ impl Inputs {
             Some(values) => {
                 let mut known = false;
                 for (value, at) in &values {
-                    known |= self.value(value, Place { file: file.clone(), at: at.clone() })?;
+                    known |= self.value(value, Place { file: file.clone(), at: at.clone() }, faithful)?;
                 }
                 known
             }
@@ -143,7 +143,7 @@ impl Inputs {
     }
 
     /// Adds a JSON value; false if it is nothing that gate reads.
-    fn value(&mut self, value: &Value, place: Place) -> Result<bool, String> {
+    fn value(&mut self, value: &Value, place: Place, faithful: bool) -> Result<bool, String> {
         let Some(object) = value.as_object() else { return Ok(false) };
         let has = |key: &str| object.contains_key(key);
         match object.get("format").and_then(Value::as_str) {
@@ -168,7 +168,7 @@ impl Inputs {
             *(if aggregate { &mut self.upper } else { &mut self.online }) = Some(offline);
             return Ok(true);
         }
-        if let Some(demo) = demo::read(object, &place)? {
+        if let Some(demo) = demo::read(object, &place, faithful)? {
             self.demos.push(demo);
             return Ok(true);
         }

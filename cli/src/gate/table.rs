@@ -35,8 +35,6 @@ pub enum Rule {
     AtMost(Column),
     /// Some row is above 0 in one of the columns.
     Active(&'static [Column]),
-    /// A percentile over the rows is at most the limit.
-    Percentile(Column, f64),
     Lossless,
     Joint,
     Decode,
@@ -108,13 +106,6 @@ pub const ROWS: &[Row] = rows! {
     "async-threads", NUMBER, "0", SAME, "", Rule::Setting, "Workers of the run (kv_lossless_async_threads)";
     "uncompressed", SWITCH, "false", ["true", "", "", ""], "", Rule::Setting,
         "The run had compression off: counters that were not measured pass";
-    "max-store-p50-us", NUMBER, "-1", SAME, "store_p50_pass", Rule::Percentile(Column::Decomp, 0.5),
-        "Decoding of a run, median over rows, microseconds, at most";
-    "max-store-p95-us", NUMBER, "-1", SAME, "store_p95_pass", Rule::Percentile(Column::Decomp, 0.95),
-        "The same, 95th percentile";
-    "max-store-p99-us", NUMBER, "-1", SAME, "store_p99_pass", Rule::Percentile(Column::Decomp, 0.99),
-        "The same, 99th percentile";
-    "max-store-us", NUMBER, "-1", SAME, "store_max_pass", Rule::Percentile(Column::Decomp, 1.0), "The same, maximum";
     "max-host-wait-p50-us", NUMBER, "-1", SAME, "host_wait_p50_pass", Rule::AtMost(Column::HostWaitP50),
         "Median of a run's waits for restored tokens, microseconds, at most";
     "max-host-wait-p95-us", NUMBER, "-1", SAME, "host_wait_p95_pass", Rule::AtMost(Column::HostWaitP95),
