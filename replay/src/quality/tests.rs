@@ -1,6 +1,6 @@
 //! The forward pass and the attention of a chat, beside plain ones in f64.
 
-use super::chat::{Chat, Measured};
+use super::chat::Chat;
 use super::*;
 use crate::llama::tests::Written;
 use crate::llama::{Projected, Shape, loss};
@@ -249,32 +249,4 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
         }
         assert!(!method.evicts() || chat.measured.resident < chat.measured.logical / 2, "{}", method.name);
     }
-}
-
-#[test]
-fn a_budget_has_room_for_one_token_in_the_ratio_and_loses_none_with_a_file() {
-    // Blocks are dropped head by head; a token counts as long as a head has it.
-    let shape = Shape { layers: 24, kv_heads: 1, dims: 64, ..SHAPE };
-    let kept = ["budget", "budget, file"].map(|name| {
-        let mut config = named(&[name]).remove(0).config(3.5, 1400, &shape);
-        if let Some(file) = config.get_mut("kv_memory_file") {
-            let name = format!("mnnkv-quality-test-{}", std::process::id());
-            *file = std::env::temp_dir().join(name).display().to_string().into();
-        }
-        let mut chat = Chat::new(&shape, &Value::Object(config).to_string(), 1420, 0).unwrap();
-        let mut random = Random(9);
-        for added in [200; 7].into_iter().chain([1; 20]) {
-            chat.measured = Measured::default();
-            let mut rows =
-                |width: usize| -> Vec<f32> { (0..added * width).map(|_| 3.0 * number(&mut random)).collect() };
-            let (query, key, value) = (rows(256), rows(64), rows(64));
-            for layer in 0..shape.layers {
-                let mut output = vec![0.0; query.len()];
-                chat.step(layer, &Projected { query: &query, key: &key, value: &value }, Some(&mut output)).unwrap();
-            }
-        }
-        chat.measured.resident / shape.layers as u64
-    });
-    // Working memory takes less than its part of so small a budget.
-    assert!((400..=700).contains(&kept[0]) && kept[1] == 1420, "{kept:?}");
 }
