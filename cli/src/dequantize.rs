@@ -5,9 +5,7 @@ use crate::dtype;
 use crate::failure::Failure;
 use crate::input;
 use crate::output::{Output, write_files};
-use crate::progress;
 use clap::Args;
-use indicatif::ProgressBar;
 use mnnkv::dtype::Dtype;
 use mnnkv::status::Error;
 use mnnkv_model::file::NewFile;
@@ -100,7 +98,6 @@ impl<'a> Input<'a> {
 /// Writes all tensors, and an index if there is more than one part. Returns the number of files.
 fn write_parts(folder: &Path, input: &Input, tensors: &[FloatTensor], limit: u64) -> Result<usize, Failure> {
     let total: u64 = tensors.iter().map(FloatTensor::bytes).sum();
-    let bar = progress::bytes("dequantizing", total);
     let mut parts: Vec<&[FloatTensor]> = Vec::new();
     let (mut begin, mut pending) = (0, 0);
     for (i, tensor) in tensors.iter().enumerate() {
@@ -117,10 +114,9 @@ fn write_parts(folder: &Path, input: &Input, tensors: &[FloatTensor], limit: u64
             1 => "model.safetensors".to_owned(),
             of => format!("model-{:05}-of-{of:05}.safetensors", i + 1),
         };
-        write_part(&folder.join(&name), input, part, &bar)?;
+        write_part(&folder.join(&name), input, part)?;
         places.extend(part.iter().map(|tensor| (tensor.name.clone(), Value::from(name.as_str()))));
     }
-    bar.finish_and_clear();
     if parts.len() > 1 {
         let index = json!({ "metadata": { "total_size": total }, "weight_map": places });
         write_text(&folder.join("model.safetensors.index.json"), &index)?;
@@ -128,7 +124,7 @@ fn write_parts(folder: &Path, input: &Input, tensors: &[FloatTensor], limit: u64
     Ok(parts.len())
 }
 
-fn write_part(path: &Path, input: &Input, tensors: &[FloatTensor], bar: &ProgressBar) -> Result<(), Failure> {
+fn write_part(path: &Path, input: &Input, tensors: &[FloatTensor]) -> Result<(), Failure> {
     let mut file = NewFile::create(path)?;
     let header = safetensors::header(tensors.iter().map(|tensor| NewTensor {
         name: &tensor.name,
@@ -148,7 +144,6 @@ fn write_part(path: &Path, input: &Input, tensors: &[FloatTensor], bar: &Progres
             piece.resize(len, 0);
             input.model.read_float(tensor, row..end, &mut piece).map_err(|e| input.failure(&e))?;
             file.write(&piece)?;
-            bar.inc(len as u64);
             row = end;
         }
     }

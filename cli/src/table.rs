@@ -131,10 +131,4 @@ mod tests {
         assert_eq!(lines(facts), "  layers   2\n  weights  F16\n");
         assert_eq!(lines([]), "");
     }
-
-    #[test]
-    fn names_from_files_cannot_begin_a_line() {
-        let name = "a\u{1b}[31m\nb\u{7}\u{9b}c\u{202e}d é";
-        assert_eq!(lines(rows(&[&[name]])), format!("  {}\n", visible(name)));
-    }
 }

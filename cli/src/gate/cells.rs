@@ -34,9 +34,7 @@ columns! {
     CacheHit "h2o_lossless_decode_cache_hit" [] 1.0;
     CacheMiss "h2o_lossless_decode_cache_miss" [] 1.0;
     DecodedBytes "h2o_lossless_decompressed_bytes" [] 1.0;
-    HostWaitP50 "h2o_host_wait_us_p50" [] 1.0;
     HostWaitP95 "h2o_host_wait_us_p95" [] 1.0;
-    HostWaitP99 "h2o_host_wait_us_p99" [] 1.0;
     HostWaitMax "h2o_host_wait_us_max" [] 1.0;
     EvictedTokens "h2o_total_evict_tokens" [] 1.0;
     SavedBytes "h2o_resident_saved_bytes" [] 1.0;

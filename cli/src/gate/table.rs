@@ -106,12 +106,8 @@ pub const ROWS: &[Row] = rows! {
     "async-threads", NUMBER, "0", SAME, "", Rule::Setting, "Workers of the run (kv_lossless_async_threads)";
     "uncompressed", SWITCH, "false", ["true", "", "", ""], "", Rule::Setting,
         "The run had compression off: counters that were not measured pass";
-    "max-host-wait-p50-us", NUMBER, "-1", SAME, "host_wait_p50_pass", Rule::AtMost(Column::HostWaitP50),
-        "Median of a run's waits for restored tokens, microseconds, at most";
     "max-host-wait-p95-us", NUMBER, "-1", SAME, "host_wait_p95_pass", Rule::AtMost(Column::HostWaitP95),
         "95th percentile of a run's waits, microseconds, at most";
-    "max-host-wait-p99-us", NUMBER, "-1", SAME, "host_wait_p99_pass", Rule::AtMost(Column::HostWaitP99),
-        "99th percentile of a run's waits, microseconds, at most";
     "max-host-wait-us", NUMBER, "-1", SAME, "host_wait_max_pass", Rule::AtMost(Column::HostWaitMax),
         "Longest wait of a run, microseconds, at most";
     "llm-demo-decode-drop-target", NUMBER, "0.08", SAME, "llm_demo_decode_pass", Rule::Demo,

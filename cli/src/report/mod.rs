@@ -19,8 +19,6 @@ Examples:
   mnnkv report before.json after.json gates.json -o report.html
 ";
 
-/// Files of one report, at most.
-const MOST_FILES: usize = 32;
 const STYLE: &str = include_str!("style.css");
 
 /// Write results of `mnnkv evaluate` and `mnnkv gate` as one page that people read.
@@ -63,9 +61,6 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let Arguments { results, output, overwrite } = arguments;
     output::refuse_existing(output, *overwrite)?;
     output::refuse_inputs([output], results)?;
-    if results.len() > MOST_FILES {
-        return Err(Failure(format!("{} files of results; {MOST_FILES} or fewer expected", results.len())));
-    }
     let inputs = results.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
     let page = page(&inputs);
     output::write_files([(output.as_path(), page.as_str())])?;
@@ -134,7 +129,7 @@ fn evaluation(figures: &Figures) -> String {
                     those of the machine that evaluated.";
         parts.push(section("Lossless", text, &[by_layer(coding), summary::codec(figures).html()]));
     }
-    let findings = results.findings.iter().map(|f| [&f.reason, &f.place, &f.text].map(|s| input::short(s)).to_vec());
+    let findings = results.findings.iter().map(|f| [&f.reason, &f.place, &f.text].map(input::short).to_vec());
     let findings = Table::new("Findings", &["kind", "place", "finding"], findings);
     let settings = results.settings.iter().map(|(key, value)| vec![key.clone(), input::short(value)]);
     let settings = Table::new("Settings", &["setting", "value"], settings);

@@ -194,24 +194,5 @@ fn settle(mut found: Vec<Found>, findings: &mut Vec<Finding>) -> Vec<Found> {
             _ => kept.push(found),
         }
     }
-    tell_lengths(&kept, findings);
     kept
-}
-
-/// A finding for each run whose layers have different tokens.
-fn tell_lengths(found: &[Found], findings: &mut Vec<Finding>) {
-    for layers in found.chunk_by(|a, b| a.info.run == b.info.run) {
-        let ranges: BTreeSet<_> = layers.iter().map(|l| (l.info.begin, l.info.begin + l.info.tokens)).collect();
-        if ranges.len() < 2 {
-            continue;
-        }
-        let of = |(begin, end): &(usize, usize)| {
-            let layers = layers.iter().filter(|l| (l.info.begin, l.info.begin + l.info.tokens) == (*begin, *end));
-            let layers: Vec<String> = layers.map(|l| l.info.layer.to_string()).collect();
-            format!("tokens {begin} to {} in layers {}", end - 1, layers.join(", "))
-        };
-        let text =
-            format!("the layers have different tokens: {}", ranges.iter().map(of).collect::<Vec<_>>().join("; "));
-        findings.push(Finding::new("tokens", format!("run {:?}", layers[0].info.run), text));
-    }
 }

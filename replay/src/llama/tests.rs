@@ -145,7 +145,7 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
         file.metadata.push((name.into(), kind, value));
     };
     type Change<'a> = &'a dyn Fn(&mut Written);
-    let cases: [(Change<'_>, &str); 10] = [
+    let cases: [(Change<'_>, &str); 8] = [
         (
             &|file| set(file, "general.architecture", 8, text("mamba")),
             "general.architecture is \"mamba\"; \"llama\" or",
@@ -154,10 +154,6 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
         (
             &|file| set(file, "llama.attention.head_count_kv", 4, vec![3, 0, 0, 0]),
             "llama.attention.head_count_kv is 3;",
-        ),
-        (
-            &|file| file.tensors[1].3[4 * 7..4 * 8].copy_from_slice(&f32::NAN.to_le_bytes()),
-            "tensor blk.0.attn_q.weight: element 7 is NaN; a finite number",
         ),
         (
             &|file| {
@@ -179,7 +175,6 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
             "tensor blk.0.attn_q_norm.weight: is none of a Llama",
         ),
         (&|file| drop(file.tensors.pop()), "output_norm.weight: is missing"),
-        (&|file| set(file, "llama.expert_count", 4, vec![8, 0, 0, 0]), "llama.expert_count is 8; 0 expected"),
     ];
     for (number, (change, expected)) in cases.into_iter().enumerate() {
         let error = refusal(&format!("bad{number}"), change);

@@ -74,34 +74,3 @@ pub fn bitshuffle(bytes: &[u8], out: &mut [u8]) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SHAPE: Shape = Shape { row: 6, dim: 3 };
-    const BLOCK: [u8; 12] = [1, 5, 9, 250, 3, 7, 2, 4, 9, 249, 10, 0];
-
-    fn predicted(predictor: Predictor) -> Vec<u8> {
-        let mut out = vec![0; BLOCK.len()];
-        predict(predictor, &BLOCK, SHAPE, &mut out);
-        out
-    }
-
-    #[test]
-    fn predictors_work_along_tokens_and_pairs_of_dims() {
-        assert_eq!(predicted(Predictor::Raw), BLOCK);
-        assert_eq!(predicted(Predictor::DeltaSeq), [1, 5, 9, 250, 3, 7, 1, 255, 0, 255, 7, 249]);
-        assert_eq!(predicted(Predictor::XorSeq), [1, 5, 9, 250, 3, 7, 3, 1, 0, 3, 9, 7]);
-        assert_eq!(predicted(Predictor::PairDelta), [1, 4, 9, 250, 9, 7, 2, 2, 9, 249, 17, 0]);
-        assert_eq!(predicted(Predictor::PairDeltaDeltaSeq), [1, 4, 9, 250, 9, 7, 1, 254, 0, 255, 8, 249]);
-    }
-
-    #[test]
-    fn bitshuffle_joins_planes_without_padding() {
-        let mut out = [0; 3];
-        bitshuffle(&[0b001, 0b101, 0b011], &mut out);
-        // Planes of three bits: 111, 001 (the third byte), 010 (the second).
-        assert_eq!(out, [0b1010_0111, 0, 0]);
-    }
-}
