@@ -28,6 +28,7 @@ const DIRECTION: &[(&str, &str)] = &[
     ("attend", "arch dtype layout status sys"),
     ("h2o", "status sys"),
     ("model", "arch dtype json layout status sys"),
+    ("llama", "arch attend dtype gear status sys"),
     ("replay/evaluation", "replay/codec replay/dumps replay/error replay/results replay/watch replay/whole_cache"),
     ("replay/whole_cache", "h2o replay/codec replay/error replay/results"),
     ("replay/codec", "gear replay/dumps replay/error replay/results replay/watch session status"),

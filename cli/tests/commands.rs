@@ -296,7 +296,7 @@ fn control_characters_of_names_are_escaped() {
 #[test]
 fn a_failed_write_to_standard_output_is_a_failure() {
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let (healthy, file) = (path("msmodelslim/w8a16_per_channel"), path("compressor/toy_fp32.bin"));
+    let healthy = path("msmodelslim/w8a16_per_channel");
     let program = || Command::new(env!("CARGO_BIN_EXE_mnnkv"));
     for words in
         [&["check", &healthy][..], &["--json", "check", &healthy], &["--help"], &["size", "-h"], &["--version"]]

@@ -218,8 +218,7 @@ fn piece(file: &mut Snapshot, geometry: Geometry, count: u32, random: &mut Rando
                 rows.extend_from_slice(row);
             }
             sums.push(xxh3_64(&bytes));
-            let options = Options { head_dim: geometry.head_dim as usize, ..Options::new(Format::V2) };
-            parts.push(encoder.encode(&bytes, dtype, &options).unwrap().to_vec());
+            parts.push(encoder.encode(&bytes, dtype, &Options::new(Format::Checked)).unwrap().to_vec());
         }
     }
     let sum = xxh3_64(&sums.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<_>>());

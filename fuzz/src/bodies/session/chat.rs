@@ -383,30 +383,6 @@ impl Chat {
         assert!(allowed.contains(&status), "status {status}");
     }
 
-    /// Another snapshot with what the committed one has takes its place; false if a disk has failed.
-    pub fn compact(&mut self) -> bool {
-        let old = self.snapshot;
-        let new = self.make_snapshot();
-        let mut status = c!(mnnkv_snapshot_compact(old, std::ptr::null(), new));
-        if status == OK {
-            status = c!(mnnkv_snapshot_commit(new));
-        }
-        if status != OK {
-            self.io_failed(status);
-            // SAFETY: the handle is not used again.
-            unsafe { mnnkv_snapshot_destroy(new) };
-            let unused = self.disks.len() - 1;
-            self.disks.swap(unused - 1, unused);
-            return false;
-        }
-        // SAFETY: as above.
-        unsafe { mnnkv_snapshot_destroy(old) };
-        self.snapshot = new;
-        self.settle(false);
-        self.load(true);
-        true
-    }
-
     /// Every layer begins once more.
     pub fn finish(mut self) {
         for layer in 0..LAYERS {

@@ -51,7 +51,6 @@ impl Chat {
             (18, false) => self.save(layer, given),
             (19, _) => self.commit(given),
             (20, _) if self.is_closed() => self.load(given.flag()),
-            (21, _) if self.is_closed() && given.byte() < 64 => drop(self.compact()),
             (22, _) if given.byte() < 64 => self.reset(layer, given.flag()),
             (23, _) => {
                 let room = self.layers[layer].whole_len() + given.below(60);

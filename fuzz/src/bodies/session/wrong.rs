@@ -9,7 +9,7 @@ use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_status};
 use mnnkv::status::Status;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 /// Numbers behind every pointer of a garbage struct.
 static NUMBERS: [f64; 1 << 12] = [0.5; 1 << 12];
