@@ -52,7 +52,7 @@ help:
 	@echo "make mutants  changes of MODULE=src/json that its tests must notice (cargo-mutants)"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make benchmarks"
-	@echo "              every benchmark, with its tables written into the documents; ONLY=\"gear plan\": these sections;"
+	@echo "              every benchmark, with its tables written into the documents; ONLY=\"gear attend\": these sections;"
 	@echo "              MNNKV_KV_DUMPS=FOLDER: dumps of a cache beside testdata/kv; MODEL, TOKENS: of the section quality"
 	@echo "make engines  speeds of engines with and without mnn-kv: MNN=BUILD CONFIG=config.json, LLAMA=BUILD GGUF=FILE BACKEND=FILE"
 	@echo "              (cmake/engines.sh)"
@@ -62,7 +62,7 @@ help:
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   regenerate the headers in include/ after a change in src/ffi, model/src/ffi or llama/src/ffi"
 	@echo "make setup    install the missing tools of the tests"
-	@echo "make dist     tarballs of the last commit in build/dist: sources with SBOMs, and crates (docs/packages.md)"
+	@echo "make dist     tarballs of the last commit in build/dist: sources with SBOMs, and crates"
 	@echo "make dist-binaries"
 	@echo "              tarballs of the built libraries in build/dist, for x86-64 and aarch64 Linux"
 	@echo "make packages build every package and use it, in empty Debian roots where it can; needs root"
@@ -179,7 +179,7 @@ benchmarks:
 	@$(call need-sources,bench)
 	@"$(SETUP)" demo
 	@$(CONFIGURE)
-	@$(COMPILE) --target mnnkv_demo mnnkv_bench_host mnnkv_bench_pages mnnkv_bench_session
+	@$(COMPILE) --target mnnkv_demo mnnkv_bench_session
 	@MODEL="$(MODEL)" TOKENS="$(TOKENS)" cmake/benchmarks.sh $(ONLY)
 
 engines:

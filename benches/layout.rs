@@ -190,9 +190,5 @@ fn main() {
     bench::<4>(&mut table, "f32, hP 8", Spec { key: Dtype::F32.into(), value: Dtype::F32.into(), h_pack: 8, ..base });
     bench::<2>(&mut table, "f16, lP 2, hP 64 (SME2)", Spec { l_pack: 2, h_pack: 64, ..base });
     int8::bench(&mut table, 8, 4, 8, 4096);
-    // AVX-512 and Arm i8mm.
-    int8::bench(&mut table, 8, 4, 64, 4096);
-    // Fewer heads, to limit memory.
-    bench::<2>(&mut table, "f16, hP 16, 131,072 tokens, 2 heads", packing::flash(2, 128, 16, 131_072));
     table.print();
 }

@@ -4,21 +4,17 @@
 #   benchmarks.sh [SECTION...]   none: all
 #
 # A program prints a table of Markdown under the heading "## NAME: CONDITIONS". In a document it is between the lines
-# "<!-- begin NAME -->" and "<!-- end NAME -->", behind a line that tells command, conditions, commit and machine.
+# "<!-- begin NAME -->" and "<!-- end NAME -->", behind a line that tells command, conditions, date and machine.
 # A section whose program fails keeps its tables. MODEL and TOKENS are of the section quality, as for `make quality`.
 set -eu
 cd "$(dirname "$0")/.."
-documents="README.md docs/benchmarks.md docs/quality.md docs/which.md integrations/llama.cpp/README.md"
+documents="README.md docs/benchmarks.md docs/quality.md integrations/llama.cpp/README.md"
 only=$*
 failed=
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/tables"
 
-# The commit of the sources; "+": other sources than the commit's. The documents themselves do not count.
-commit=$(git rev-parse --short=9 HEAD 2>/dev/null || echo none)
-# shellcheck disable=SC2046,SC2086 # a list of paths
-[ -z "$(git status --porcelain -- . $(printf ':!%s ' $documents) 2>/dev/null)" ] || commit=$commit+
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)
 machine="${cpu:-$(uname -m)}, $(getconf _NPROCESSORS_ONLN) cores; $(rustc --version | cut -d ' ' -f 1,2)"
 machine="$machine, $("${CXX:-c++}" --version | head -n 1)"
@@ -32,7 +28,7 @@ section() {
     case $1 in cargo) "$@" --no-run ;; esac
     start=$(date +%s)
     if "$@" >"$work/out"; then
-        head="commit $commit, $(date +%Y-%m-%d); $machine"
+        head="$(date +%Y-%m-%d); $machine"
         awk -v command="$*" -v head="$head" -v folder="$work/tables/" '
             /^## / { name = $2; sub(/:$/, "", name); sub(/^## [^:]*: /, ""); file = folder name
                      printf "`%s` (%s); %s\n\n", command, $0, head > file; next }
@@ -55,31 +51,12 @@ fill() {
     cmp -s "$work/document" "$1" || cat "$work/document" >"$1"
 }
 
-# A sentence about the commits of all tables.
-commits() {
-    # shellcheck disable=SC2086 # a list of paths
-    awk '/^<!-- begin / { name = $3 }
-        name != "commits" && /^`.*; commit / { sub(/.*; commit /, ""); sub(/,.*/, ""); of[name] = $0 }
-        END { for (name in of) print of[name], name }' $documents | sort | awk '
-        { if (++count[$1] > most) { most = count[$1]; main = $1 }; line[NR] = $0 }
-        END {
-            printf "Tables are of commit %s", main
-            for (i = 1; i <= NR; i++) { split(line[i], part); if (part[1] != main)
-                printf "%s `%s` (%s)", others++ ? "," : ", except", part[2], part[1] }
-            print "." }' >"$work/tables/commits"
-}
-
 section layout cargo bench --locked --bench layout
-section host build/bin/mnnkv_bench_host
 section gear cargo bench --locked --bench gear
 section attend cargo bench --locked --bench attend
 section budget cargo bench --locked --bench budget
-section plan cargo bench --locked --bench plan
-section pages build/bin/mnnkv_bench_pages
 section memory build/bin/mnnkv_bench_session memory
 section waits build/bin/mnnkv_bench_session waits
-section bookkeeping build/bin/mnnkv_bench_session bookkeeping
-section speed build/bin/mnnkv_bench_session speed
 section compressor cargo bench --locked --package mnn-kv-model --bench compressor
 section demo build/bin/mnnkv_demo
 section quality make quality
@@ -93,9 +70,6 @@ for table in $(ls "$work/tables"); do
     grep -qx -e "<!-- begin $table -->" $documents || failed="$failed $table (no document has a place for it)"
 done
 for document in $documents; do fill "$document"; done
-commits
-fill docs/benchmarks.md
-cat "$work/tables/commits"
 for name in $only; do
     case " ${sections:-} " in *" $name "*) ;; *) failed="$failed $name" ;; esac
 done

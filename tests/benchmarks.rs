@@ -1,15 +1,12 @@
-//! Blocks of figures in the documents, which `make benchmarks` (`cmake/benchmarks.sh`) writes: complete, each of a commit
-//! that is told, and the same wherever a table is shown.
-//!
-//! The check is of the documents alone: the commit may be any.
+//! Blocks of figures in the documents, which `make benchmarks` (`cmake/benchmarks.sh`) writes: complete, and the same
+//! wherever a table is shown.
 
 use std::collections::BTreeMap;
 
-const DOCUMENTS: [(&str, &str); 5] = [
+const DOCUMENTS: [(&str, &str); 4] = [
     ("README.md", include_str!("../README.md")),
     ("docs/benchmarks.md", include_str!("../docs/benchmarks.md")),
     ("docs/quality.md", include_str!("../docs/quality.md")),
-    ("docs/which.md", include_str!("../docs/which.md")),
     ("integrations/llama.cpp/README.md", include_str!("../integrations/llama.cpp/README.md")),
 ];
 
@@ -38,15 +35,7 @@ fn blocks(name: &str, document: &'static str) -> Vec<(&'static str, Vec<&'static
 
 fn all() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let of = |(document, text)| blocks(document, text).into_iter().map(move |(name, lines)| (document, name, lines));
-    DOCUMENTS.into_iter().flat_map(of).filter(|(_, name, _)| *name != "commits").collect()
-}
-
-/// The commit in the head of a block: "`COMMAND` (CONDITIONS); commit COMMIT, DATE; MACHINE; COMPILERS".
-fn commit<'a>(name: &str, lines: &[&'a str]) -> &'a str {
-    let parts: Vec<&str> = lines.first().map_or(Vec::new(), |head| head.split("; ").collect());
-    let is_head = parts.len() == 4 && parts[0].starts_with('`') && parts[1].starts_with("commit ");
-    assert!(is_head, "{name}: no head: {:?}", lines.first());
-    parts[1]["commit ".len()..].split_once(", ").unwrap_or_else(|| panic!("{name}: no date: {}", parts[1])).0
+    DOCUMENTS.into_iter().flat_map(of).collect()
 }
 
 #[test]
@@ -54,7 +43,9 @@ fn each_block_is_a_head_and_a_table() {
     let found = all();
     assert!(found.len() > 10, "{} blocks", found.len());
     for (document, name, lines) in found {
-        commit(name, &lines);
+        // "`COMMAND` (CONDITIONS); DATE; MACHINE; COMPILERS"
+        let parts: Vec<&str> = lines[0].split("; ").collect();
+        assert!(parts.len() == 4 && parts[0].starts_with('`'), "{document}, {name}: no head: {}", lines[0]);
         let rows = lines[2..].iter().filter(|line| line.starts_with('|') && line.ends_with('|')).count();
         let columns = |line: &str| line.matches('|').count();
         assert!(lines[1].is_empty() && rows > 2 && rows == lines.len() - 2, "{document}, {name}: more than a table");
@@ -73,47 +64,4 @@ fn a_table_is_the_same_wherever_it_is_shown() {
         let in_docs = all().iter().any(|(document, other, _)| document.starts_with("docs/") && other == name);
         assert!(in_docs, "README.md has a table {name} that no document has");
     }
-}
-
-#[test]
-fn the_figures_are_of_one_commit_or_the_page_tells_which_are_not() {
-    let page = DOCUMENTS[1].1;
-    let told = blocks("docs/benchmarks.md", page).into_iter().find(|(name, _)| *name == "commits").expect("commits").1;
-    let told = told.join(" ");
-    let told = told.strip_prefix("Tables are of commit ").and_then(|rest| rest.strip_suffix('.')).expect(&told);
-    let (most, others) = told.split_once(", except ").unwrap_or((told, ""));
-    let exception = |text: &'static str| {
-        let (name, commit) = text.strip_suffix(')').and_then(|text| text.split_once(" (")).expect(text);
-        (name.trim_matches('`'), commit)
-    };
-    let others: &'static str = Box::leak(others.to_owned().into_boxed_str());
-    let others: BTreeMap<&str, &str> = others.split(", ").filter(|text| !text.is_empty()).map(exception).collect();
-    for (document, name, lines) in all() {
-        let expected = others.get(name).copied().unwrap_or(most);
-        assert_eq!(commit(name, &lines), expected, "{name} of {document}");
-    }
-}
-
-/// The cells of a row.
-fn cells(row: &str) -> Vec<&str> {
-    row.trim_matches('|').split('|').map(str::trim).collect()
-}
-
-#[test]
-fn the_losses_in_which_to_choose_are_those_of_the_quality_table() {
-    let quality = blocks("docs/quality.md", DOCUMENTS[2].1).remove(0).1;
-    let needle = cells(quality[2]).iter().position(|head| *head == "needle, 1 of 3.5").expect("needle");
-    let mut quoted = 0;
-    for row in include_str!("../docs/which.md")
-        .lines()
-        .map(cells)
-        .filter(|row| row.last().is_some_and(|cell| cell.ends_with("quality")))
-    {
-        let method = row[0].trim_start_matches("h2o, ").replace('"', "");
-        let measured = quality[4..].iter().map(|row| cells(row)).find(|row| row[0] == method).expect(&method);
-        let factor: f64 = measured[needle].split(' ').next().unwrap().parse().unwrap();
-        assert_eq!(row[3], format!("{factor:.2}"), "docs/which.md, {method}");
-        quoted += 1;
-    }
-    assert!(quoted > 2, "{quoted} rows of docs/which.md are of docs/quality.md");
 }

@@ -137,7 +137,7 @@ fn size_prints_savings_and_the_longest_context() {
 /// The memory of a session after its first begin, if that is accepted.
 fn session(bytes: u64, layers: u32, dtype: Dtype, kv_heads: u32, head_dim: u32) -> Result<MemoryStats, Error> {
     let config = format!(r#"{{"kv_memory_bytes": {bytes}}}"#);
-    let host = Host { attends: true, ..Host::default() };
+    let host = Host { attends: true };
     let session = Session::with_host(config.as_bytes(), b"", layers, 1, host).unwrap();
     let layout = Layout::new(&Spec {
         key: dtype.into(),

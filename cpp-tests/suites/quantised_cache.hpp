@@ -1,4 +1,4 @@
-// Quantised MNN caches, byte by byte, from MNN's formulas (docs/quantised.md): the places of codes, scales, records and
+// Quantised MNN caches, byte by byte, from MNN's formulas (docs/format.md): the places of codes, scales, records and
 // sums, how MNN appends, and the values that codes stand for. Independent of the library. Slow and simple.
 
 #ifndef MNNKV_TESTS_QUANTISED_CACHE_HPP

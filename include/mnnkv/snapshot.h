@@ -43,7 +43,7 @@ typedef struct mnnkv_snapshot_io {
 // --- Snapshot: the file of a chat -------------------------------------------------------------------------------
 //
 // A snapshot is a file that holds the layers of a chat, and sections of the host: bytes by name, such as token ids,
-// recurrent state or the sampler. It is saved again and again, each time by what is new. docs/snapshot.md has its bytes.
+// recurrent state or the sampler. It is saved again and again, each time by what is new. docs/format.md has its bytes.
 //
 //   mnnkv_snapshot_put     gives a section
 //   mnnkv_snapshot_commit  makes all that was given since the last commit the state of the file, durably

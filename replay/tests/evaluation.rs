@@ -81,8 +81,8 @@ fn blocks_have_the_bytes_that_a_session_stores() {
     let config = serde_json::json!({
         "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
         "kv_lossless_front_n": 1, "kv_lossless_async_threads": 0, "kv_lossless_store_bootstrap_tokens": 0,
-        "kv_lossless_store_grouped_step_tokens": tokens, "kv_lossless_codec_runtime": "gear_v1",
-        "kv_lossless_block_tokens": 64, "kv_lossless_hot_recent_tokens": 100, "kv_lossless_pending_bytes": 1 << 30,
+        "kv_lossless_store_grouped_step_tokens": tokens,
+        "kv_lossless_block_tokens": 64, "kv_lossless_hot_recent_tokens": 100,
     });
     let session = Session::new(config.to_string().as_bytes(), b"", 1, 1).unwrap();
     let cache = Cache::new(&layout, &mut key, &mut value).unwrap();

@@ -113,12 +113,5 @@ pub fn largest_magnitude(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().map(|x| x.to_bits() & (u32::MAX >> 1)).max().unwrap_or(0))
 }
 
-/// Widens ranges, `min[i]` to `max[i]`, to include those from `low[i]` to `high[i]`. NaN changes nothing.
-#[inline(never)]
-pub fn widen_ranges(min: &mut [f32], max: &mut [f32], low: &[f32], high: &[f32]) {
-    min.iter_mut().zip(low).for_each(|(min, low)| *min = if low < min { *low } else { *min });
-    max.iter_mut().zip(high).for_each(|(max, high)| *max = if high > max { *high } else { *max });
-}
-
 #[cfg(test)]
 mod tests;

@@ -97,16 +97,6 @@ impl Rows {
         self.key_bytes(1) + self.value_bytes(1)
     }
 
-    /// Words of a codec in a row of K: elements, or the bytes of a quantised row.
-    pub fn key_words(&self) -> usize {
-        self.key.key_row(self.dims) / self.key.words().bytes()
-    }
-
-    /// As [`Rows::key_words`], of V.
-    pub fn value_words(&self) -> usize {
-        self.value.value_row(self.dims) / self.value.words().bytes()
-    }
-
     /// Whether K or V is quantised.
     pub fn is_quantised(&self) -> bool {
         self.key.is_quantised() || self.value.is_quantised()

@@ -15,7 +15,7 @@ use crate::store::{FilePiece, NewPiece, Packing, SavedRun};
 use crate::sys::memory;
 use std::sync::atomic::Ordering;
 
-/// The version of a layer's state in a file, and that of one with quantised tokens; docs/snapshot.md has the bytes.
+/// The version of a layer's state in a file, and that of one with quantised tokens; docs/format.md has the bytes.
 const STATE: u64 = 1;
 const STATE_OF_QUANT: u64 = 3;
 

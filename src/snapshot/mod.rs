@@ -1,4 +1,4 @@
-//! A file that holds the layers of a chat and grows with it: `docs/snapshot.md` has its bytes.
+//! A file that holds the layers of a chat and grows with it: `docs/format.md` has its bytes.
 //!
 //! | file | job |
 //! |---|---|

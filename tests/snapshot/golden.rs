@@ -1,5 +1,5 @@
 //! A file of an earlier version of the library: every later one must read it, and so must `page`, which was written from
-//! `docs/snapshot.md`.
+//! `docs/format.md`.
 
 use crate::chat::{Things, read_all};
 use crate::page::Page;

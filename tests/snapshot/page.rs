@@ -1,4 +1,4 @@
-//! A second reader and a writer of commits, from `docs/snapshot.md` alone, without code of the library. Slow and obvious;
+//! A second reader and a writer of commits, from `docs/format.md` alone, without code of the library. Slow and obvious;
 //! panics on any violation of the page.
 
 use std::collections::BTreeMap;

@@ -32,7 +32,7 @@ Examples:
 /// Compute what mnn-kv would save on dumps of a KV cache, and at what price.
 ///
 /// The codec encodes and decodes K and V of each layer, whole and in blocks as a session cuts them. What eviction leaves
-/// follows from the config, whatever the scores. docs/dumps.md lists the formats of dumps. Ctrl-C ends early with exit code 1; results that are finished are
+/// follows from the config, whatever the scores. docs/tools.md lists the formats of dumps. Ctrl-C ends early with exit code 1; results that are finished are
 /// still written.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]

@@ -56,7 +56,7 @@ Exit codes: 0 all gates passed, 1 a gate failed, 2 nothing to judge or a wrong c
 /// Check results of runs against thresholds.
 ///
 /// Reads tables of llm_bench, kv_metrics, results of evaluate, llm_demo reports and logs, and tells them apart by their
-/// content. Folders are searched for *.log, *.md, *.json and *.jsonl. docs/gate.md has every gate.
+/// content. Folders are searched for *.log, *.md, *.json and *.jsonl. docs/tools.md has every gate.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Arguments {

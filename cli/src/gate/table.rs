@@ -1,4 +1,4 @@
-//! The table of gates. Flags, keys of threshold files, evaluation and docs/gate.md follow from it.
+//! The table of gates. Flags, keys of threshold files, evaluation and docs/tools.md follow from it.
 
 use super::cells::Column;
 

@@ -1,7 +1,7 @@
 use super::table::{self, ROWS, Rule, SUITES, Thresholds};
 use std::fmt::Write as _;
 
-/// The table as Markdown, for docs/gate.md.
+/// The table as Markdown, for docs/tools.md.
 fn markdown() -> String {
     let mut text = String::from(
         "| flag | gate | default | baseline, probe, full, store | passes when, or meaning |\n|---|---|---|---|---|\n",
@@ -20,10 +20,10 @@ fn markdown() -> String {
 
 #[test]
 fn the_document_has_the_table_of_gates() {
-    let document = include_str!("../../../docs/gate.md");
+    let document = include_str!("../../../docs/tools.md");
     let (_, rest) = document.split_once("<!-- gates -->\n").unwrap();
     let (written, _) = rest.split_once("<!-- end of gates -->").unwrap();
-    assert!(written == markdown(), "docs/gate.md must have between its marks:\n{}", markdown());
+    assert!(written == markdown(), "docs/tools.md must have between its marks:\n{}", markdown());
 }
 
 #[test]

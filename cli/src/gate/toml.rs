@@ -94,7 +94,7 @@ impl Source {
                 continue;
             }
             let Some(i) = index(&key.get_ref().replace('_', "-")).filter(|_| !key.get_ref().contains('-')) else {
-                let text = format!("{} is not a key; docs/gate.md lists them", key.get_ref());
+                let text = format!("{} is not a key; docs/tools.md lists them", key.get_ref());
                 return Err(self.error(key.span(), &text));
             };
             let (text, expected) = match (ROWS[i].kind, value.get_ref()) {

@@ -36,7 +36,7 @@ typedef struct mnnkv_msmodelslim_linear_info {
 /// Checks the directory at path (UTF-8, zero-terminated) and writes all findings as JSON: {"errors": 1, "warnings": 0,
 /// "findings": [{"severity": "error", "kind": "missing_tensor", "tensor": "...", "file": "...", "text": "..."}, ...]}.
 /// An error makes the directory unusable or its numbers wrong. A warning marks content that other readers may refuse or
-/// read differently. The words of kind are stable; docs/model-files.md lists them. The check covers files, names, types,
+/// read differently. The words of kind are stable; docs/tools.md lists them. The check covers files, names, types,
 /// shapes, and every number of scales, offsets and codes; it reads tensors once, in pieces. A broken or missing directory
 /// is a finding, not a failure of the call.
 ///

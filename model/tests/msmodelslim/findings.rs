@@ -67,7 +67,7 @@ fn names_that_c_cannot_pass_on_or_that_have_no_layer_are_noticed() {
 
 #[test]
 fn every_kind_is_documented() {
-    let document = include_str!("../../../docs/model-files.md");
+    let document = include_str!("../../../docs/tools.md");
     for kind in FindingKind::ALL {
         assert!(document.contains(&format!("\n| `{}` | ", kind.word())), "{}", kind.word());
     }

@@ -23,7 +23,7 @@ fn bytes(number: u64, cpu: MnnCpu, element: CacheElement, heads: u32, dim: u32, 
     sizer.bytes(tokens).unwrap().raw
 }
 
-/// The numbers of docs/quantised.md and of MNN's kernels: name, element, lP, hP, lP8, hP8.
+/// The numbers of docs/format.md and of MNN's kernels: name, element, lP, hP, lP8, hP8.
 const PACKS: [(&str, u64, u64, u64, u64, u64); 10] = [
     ("sse", 4, 1, 4, 16, 4),
     ("avx2", 4, 1, 4, 4, 8),
@@ -37,7 +37,7 @@ const PACKS: [(&str, u64, u64, u64, u64, u64); 10] = [
     ("arm-sme2", 2, 2, 64, 4, 32),
 ];
 
-/// Bytes of a head by the formulas of docs/format.md and docs/quantised.md, and of a centre in MNN's 4 bytes per dim.
+/// Bytes of a head by the formulas of docs/format.md, and of a centre in MNN's 4 bytes per dim.
 fn by_formula(number: u64, packs: usize, dim: u64, tokens: u64) -> u64 {
     let round = |n: u64, to: u64| n.div_ceil(to) * to;
     let (_, e, l, h, l8, h8) = PACKS[packs];

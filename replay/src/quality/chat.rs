@@ -63,7 +63,7 @@ impl Chat {
             value_token_stride: 0,
         })?;
         let panels = |bytes: usize| vec![[0.0; PANEL]; bytes / size_of::<[f32; PANEL]>()];
-        let host = Host { attends: true, ..Host::default() };
+        let host = Host { attends: true };
         let session = Session::with_host(config.as_bytes(), b"", shape.layers as u32, 1, host)?;
         let buffers = || Buffers { key: panels(layout.key_bytes()), value: panels(layout.value_bytes()), len: 0 };
         Ok(Chat {

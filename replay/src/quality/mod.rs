@@ -119,7 +119,7 @@ fn unfit(method: &Method, shape: &Shape) -> Option<String> {
 fn unknown_key(method: &Method, shape: &Shape) -> Result<Option<String>> {
     let config = Value::Object(method.config(3.5, PROMPT, shape)).to_string();
     let fail = |e| Error::new(&method.name, e);
-    let host = Host { attends: true, ..Host::default() };
+    let host = Host { attends: true };
     let session = Session::with_host(config.as_bytes(), b"", shape.layers as u32, 1, host).map_err(fail)?;
     let warnings = session.warnings().map_err(fail)?;
     Ok(warnings.lines().find(|warning| warning.contains("is not a key of this version")).map(String::from))

@@ -1,4 +1,4 @@
-//! Checksums of a file made right, from `docs/snapshot.md`, as far as it can be walked.
+//! Checksums of a file made right, from `docs/format.md`, as far as it can be walked.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 

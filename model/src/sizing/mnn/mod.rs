@@ -33,7 +33,7 @@ const fn int8(l_pack: u32, h_pack: u32) -> Int8Unit {
 }
 
 impl MnnCpu {
-    /// Every CPU with numbers in `docs/quantised.md`.
+    /// Every CPU with numbers in `docs/format.md`.
     pub const ALL: [MnnCpu; 7] = [
         MnnCpu { name: "sse", f32: (1, 4), f16: None, int8: int8(16, 4) },
         MnnCpu { name: "avx2", f32: (1, 4), f16: None, int8: int8(4, 8) },
