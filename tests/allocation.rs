@@ -12,7 +12,8 @@ mod packing;
 mod working_memory;
 
 use counting_allocator::{allocations, peak};
-use mnnkv::ffi::gear::{mnnkv_decode_fp16_gear, mnnkv_encode_fp16_gear, mnnkv_gear_bound};
+use mnnkv::dtype::Dtype;
+use mnnkv::ffi::gear::{mnnkv_decode_gear, mnnkv_encode_fp16_gear, mnnkv_gear_bound};
 use mnnkv::gear::Effort;
 use mnnkv::layout::{Cache, Layout};
 use mnnkv::store::{Packing, Parked, Settings, Store};
@@ -36,9 +37,11 @@ fn steady_encoding_and_decoding_allocates_nothing() {
                     blob.len(),
                     &mut blob_len,
                 ),
-                mnnkv_decode_fp16_gear(
+                mnnkv_decode_gear(
                     blob.as_ptr().cast(),
                     blob_len,
+                    Dtype::F16 as u32,
+                    std::ptr::null(),
                     back.as_mut_ptr().cast(),
                     back.len(),
                     &mut back_len,

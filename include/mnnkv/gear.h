@@ -107,9 +107,6 @@ mnnkv_status mnnkv_decode_gear(const void *src,
                                size_t dst_cap,
                                size_t *dst_len);
 
-/// mnnkv_decode_gear of F16, with all defaults.
-mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
-
 #ifdef __cplusplus
 }  // extern "C"
 #endif

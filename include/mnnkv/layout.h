@@ -16,12 +16,6 @@ extern "C" {
 // Functions on the memory of one cache, without a handle. key and value are the buffers of the layout. Calls that
 // write a cache must not overlap other calls on it.
 
-/// Returns where K and V of a token and dimension are within their head, in elements (INT8: codes). For tests.
-/// key, value: NULL where it is not wanted
-/// INVALID_ARGUMENT: if token or dim is out of range, or both outputs are NULL
-/// UNSUPPORTED: if key is given and K is TQ3 or TQ4, whose elements share bytes; value likewise
-mnnkv_status mnnkv_kv_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value);
-
 /// Copies tokens begin .. begin + count of a cache to dense rows [head][token], which have the same bytes for every
 /// packing. May run on several threads for one cache.
 /// key_out, value_out: kv_heads * count rows each. A row is head_dim elements; TQ: its records; K INT8: head_dim codes,

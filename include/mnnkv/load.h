@@ -193,13 +193,10 @@ static struct mnnkv_functions {
     mnnkv_status (*snapshot_open)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
     void (*snapshot_destroy)(mnnkv_snapshot *snapshot);
     mnnkv_status (*snapshot_commit)(mnnkv_snapshot *snapshot);
-    mnnkv_status (*snapshot_discard)(mnnkv_snapshot *snapshot);
     mnnkv_status (*snapshot_put)(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len);
     mnnkv_status (*snapshot_get)(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
-    mnnkv_status (*snapshot_verify)(const mnnkv_snapshot *snapshot, char *text, size_t cap, size_t *len);
     mnnkv_status (*snapshot_append)(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written);
     mnnkv_status (*snapshot_load)(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
-    mnnkv_status (*kv_index)(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value);
     mnnkv_status (*kv_gather)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each);
     mnnkv_status (*kv_scatter)(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each, uint32_t begin, uint32_t count, void *key, void *value);
     mnnkv_status (*kv_move)(const mnnkv_layout *layout, void *key, void *value, uint32_t src, uint32_t dst, uint32_t count);
@@ -208,7 +205,6 @@ static struct mnnkv_functions {
     mnnkv_status (*kv_release)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint64_t *bytes);
     mnnkv_status (*kv_appended)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count);
     mnnkv_status (*kv_changed)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint32_t kv_len);
-    mnnkv_status (*kv_dequantize)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, uint32_t dtype, void *key_out, void *value_out, size_t cap_each);
     void (*h2o_config_default)(mnnkv_h2o_config *config);
     mnnkv_status (*h2o_update_scores)(float *scores, size_t n_blocks, const float *block_acc, float alpha, float norm);
     mnnkv_status (*h2o_plan_reserve)(const float *scores, size_t n_blocks, uint32_t kv_len, const mnnkv_h2o_config *config, int32_t *pairs, size_t pairs_cap, size_t *n_pairs, mnnkv_h2o_plan *plan);
@@ -217,7 +213,6 @@ static struct mnnkv_functions {
     mnnkv_status (*encode_fp16_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
     void (*thread_trim)(void);
     mnnkv_status (*decode_gear)(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*decode_fp16_gear)(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
 } mnnkv_loaded;
 
 static const char *const mnnkv_load_names[] = {
@@ -254,13 +249,10 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_snapshot_open",
     "mnnkv_snapshot_destroy",
     "mnnkv_snapshot_commit",
-    "mnnkv_snapshot_discard",
     "mnnkv_snapshot_put",
     "mnnkv_snapshot_get",
-    "mnnkv_snapshot_verify",
     "mnnkv_snapshot_append",
     "mnnkv_snapshot_load",
-    "mnnkv_kv_index",
     "mnnkv_kv_gather",
     "mnnkv_kv_scatter",
     "mnnkv_kv_move",
@@ -269,7 +261,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_kv_release",
     "mnnkv_kv_appended",
     "mnnkv_kv_changed",
-    "mnnkv_kv_dequantize",
     "mnnkv_h2o_config_default",
     "mnnkv_h2o_update_scores",
     "mnnkv_h2o_plan_reserve",
@@ -278,7 +269,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_encode_fp16_gear",
     "mnnkv_thread_trim",
     "mnnkv_decode_gear",
-    "mnnkv_decode_fp16_gear",
 };
 
 MNNKV_LOAD_HIDDEN const char *mnnkv_status_name(mnnkv_status status) {
@@ -417,10 +407,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot) {
     return mnnkv_loaded.snapshot_commit ? mnnkv_loaded.snapshot_commit(snapshot) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot) {
-    return mnnkv_loaded.snapshot_discard ? mnnkv_loaded.snapshot_discard(snapshot) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len) {
     return mnnkv_loaded.snapshot_put ? mnnkv_loaded.snapshot_put(snapshot, name, bytes, len) : MNNKV_UNSUPPORTED;
 }
@@ -429,20 +415,12 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot
     return mnnkv_loaded.snapshot_get ? mnnkv_loaded.snapshot_get(snapshot, name, out, cap, len) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, size_t cap, size_t *len) {
-    return mnnkv_loaded.snapshot_verify ? mnnkv_loaded.snapshot_verify(snapshot, text, cap, len) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written) {
     return mnnkv_loaded.snapshot_append ? mnnkv_loaded.snapshot_append(snapshot, session, layer, options, cache, written) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer) {
     return mnnkv_loaded.snapshot_load ? mnnkv_loaded.snapshot_load(snapshot, session, layer) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *key, uint64_t *value) {
-    return mnnkv_loaded.kv_index ? mnnkv_loaded.kv_index(layout, token, dim, key, value) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each) {
@@ -475,10 +453,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_appended(const mnnkv_layout *layout, voi
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint32_t kv_len) {
     return mnnkv_loaded.kv_changed ? mnnkv_loaded.kv_changed(layout, key, value, begin, count, kv_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_dequantize(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, uint32_t dtype, void *key_out, void *value_out, size_t cap_each) {
-    return mnnkv_loaded.kv_dequantize ? mnnkv_loaded.kv_dequantize(layout, key, value, begin, count, dtype, key_out, value_out, cap_each) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN void mnnkv_h2o_config_default(mnnkv_h2o_config *config) {
@@ -515,10 +489,6 @@ MNNKV_LOAD_HIDDEN void mnnkv_thread_trim(void) {
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_gear(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
     return mnnkv_loaded.decode_gear ? mnnkv_loaded.decode_gear(src, src_len, dtype, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.decode_fp16_gear ? mnnkv_loaded.decode_fp16_gear(src, src_len, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {

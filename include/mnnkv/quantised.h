@@ -49,8 +49,7 @@ typedef struct mnnkv_int8 {
     /// (Arm i8mm), 4 and 32 (SME2). mnnkv_layout's l_pack and h_pack are those of a floating-point V.
     uint32_t l_pack;
     uint32_t h_pack;
-    /// MNNKV_DTYPE_F16, _BF16 or _F32: the elements of key_center. Read with key_center only.
-    uint32_t key_center_dtype;
+    uint32_t reserved;
     /// f32 [head][UP(max_tokens,h) * h] (mKeySum), moved with the tokens.
     float *key_sum;
     uint64_t key_sum_bytes;
@@ -58,9 +57,6 @@ typedef struct mnnkv_int8 {
     /// otherwise.
     float *value_sum;
     uint64_t value_sum_bytes;
-    /// [head][D] (mKeyMax), or NULL with key_center_bytes 0. Only mnnkv_kv_dequantize reads it.
-    const void *key_center;
-    uint64_t key_center_bytes;
 } mnnkv_int8;
 
 /// Declares that the host (MNN) has appended tokens begin .. begin + count. V INT8: gives the flash blocks that they
@@ -80,26 +76,6 @@ mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout,
                               uint32_t begin,
                               uint32_t count,
                               uint32_t kv_len);
-
-/// As mnnkv_kv_gather, to elements of one floating-point type, for tools. A quantised value is that of its code, of V
-/// INT8 by the scales of the first flash block, so that a missing mnnkv_kv_appended does not show. MNN
-/// has subtracted a centre from K INT8, which attention does not see: K is without it, unless key_center of mnnkv_int8
-/// is given. MNN keeps only the centre of the newest append, so K of older tokens may be off by a constant per dim.
-/// dtype: MNNKV_DTYPE_F16, _BF16 or _F32.
-/// key_out, value_out: kv_heads * count * head_dim elements [head][token][dim] each.
-/// cap_each: capacity of each in bytes.
-/// INVALID_ARGUMENT: as mnnkv_kv_gather; if key_center_bytes is wrong, or dtype is unknown
-/// UNSUPPORTED: if dtype is a quantised one
-/// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
-mnnkv_status mnnkv_kv_dequantize(const mnnkv_layout *layout,
-                                 const void *key,
-                                 const void *value,
-                                 uint32_t begin,
-                                 uint32_t count,
-                                 uint32_t dtype,
-                                 void *key_out,
-                                 void *value_out,
-                                 size_t cap_each);
 
 #ifdef __cplusplus
 }  // extern "C"

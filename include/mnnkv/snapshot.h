@@ -102,16 +102,12 @@ void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 
 /// Makes all that was given since the last commit the state of the file, durably; without any, does nothing. After a
 /// failure the old state stands, and the call may be repeated, for example when there is room on the disk again. Where
-/// the device fails on, so that discard and destroy cannot undo the writes, the file has the old state or the new one,
+/// the device fails on, so that destroy cannot undo the writes, the file has the old state or the new one,
 /// whole, when it is opened next. The call does not look at the path: where the file was removed or replaced there, it
 /// saves to the removed file, and returns OK.
 /// INVALID_ARGUMENT: if the access is not APPEND
 /// IO: if the system or the host cannot write
 mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot);
-
-/// Drops all that was given since the last commit.
-/// IO: if a commit failed and its writes cannot be undone (see there); the call may be repeated
-mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot);
 
 // --- Snapshot: sections, and what a file has --------------------------------------------------------------------
 
@@ -131,10 +127,6 @@ mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot,
 /// IO: if the system or the host cannot read
 mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
 
-/// Compares all pieces, sections and states of layers with their checksums, without decoding them, and writes what is
-/// damaged, one part per line. The text is empty if the state is whole.
-mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, size_t cap, size_t *len);
-
 // --- Snapshot: the layers of a session --------------------------------------------------------------------------
 //
 // A host saves between steps: mnnkv_snapshot_append for each layer, its own sections, and a commit. To go on, also in
@@ -150,7 +142,7 @@ mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, s
 // saved to it are not written again by a later append to the same one, unless another snapshot came between. Small
 // steps encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn.
 //
-// A turn that was not saved as a whole, after BUSY for example, should be dropped: mnnkv_snapshot_discard. After a commit,
+// A turn that was not saved as a whole, after BUSY for example, should be dropped: destroy the snapshot and open it again. After a commit,
 // loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
 
 /// Writes the tokens of a closed layer that the snapshot lacks, and records which of its tokens the layer still has. They are

@@ -30,9 +30,6 @@ public:
     /// mnnkv_snapshot_commit
     status commit() noexcept { return mnnkv_snapshot_commit(handle_); }
 
-    /// mnnkv_snapshot_discard
-    status discard() noexcept { return mnnkv_snapshot_discard(handle_); }
-
     /// mnnkv_snapshot_append
     status append(session& from, std::uint32_t layer, const mnnkv_park_options* options, mnnkv_cache& cache,
                   std::uint32_t* written = nullptr) noexcept {
@@ -65,14 +62,6 @@ public:
         }
         bytes.resize(result ? len : 0);
         return result;
-    }
-
-    /// mnnkv_snapshot_verify
-    template <class Text>
-    status verify(Text& damages) const {
-        return detail::fill(damages, [this](char* text, std::size_t cap, std::size_t* len) {
-            return mnnkv_snapshot_verify(handle_, text, cap, len);
-        });
     }
 };
 

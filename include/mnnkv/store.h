@@ -136,19 +136,13 @@ mnnkv_status mnnkv_store_restore(mnnkv_store *store,
 /// the host's own move. Blocks follow their tokens and lose those that are gone.
 /// reserve_pairs: n_pairs times (offset, length) in positions before the move, ascending and disjoint. After a compact
 /// with a base: (0, base) first, and base added to the other offsets. A truncation is one pair, (0, kv_len); no pair: all are gone.
+/// A host that rewrites tokens from begin on restores them first, and passes (0, begin) here: later ones are submitted anew.
 /// INVALID_ARGUMENT: if a number is negative, or pairs overlap or descend; the store is as before
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
 mnnkv_status mnnkv_store_compacted(mnnkv_store *store,
                                    uint32_t layer,
                                    const int32_t *reserve_pairs,
                                    size_t n_pairs);
-
-/// Declares that the host has written tokens begin .. begin + count in place. Discards their blobs, and counts the
-/// blocks as stale (stale_blocks). Other tokens of these blocks stay stored. A host that reads what it rewrites
-/// (K-shift) calls mnnkv_store_restore first.
-/// INVALID_ARGUMENT: if begin + count overflows
-/// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
-mnnkv_status mnnkv_store_rewritten(mnnkv_store *store, uint32_t layer, uint32_t begin, uint32_t count);
 
 #endif  // MNNKV_EXPERIMENTAL
 

@@ -45,11 +45,6 @@ public:
         return mnnkv_store_compacted(handle_, layer, reserve_pairs, n_pairs);
     }
 
-    /// mnnkv_store_rewritten
-    status rewritten(std::uint32_t layer, std::uint32_t begin, std::uint32_t count) noexcept {
-        return mnnkv_store_rewritten(handle_, layer, begin, count);
-    }
-
     /// mnnkv_store_stats
     status stats(mnnkv_store_statistics& out) const noexcept {
         return detail::get(out, [this](mnnkv_store_statistics* to) { return mnnkv_store_stats(handle_, to); });

@@ -5,7 +5,7 @@ use super::pointer;
 use super::quantised::mnnkv_int8;
 use crate::attend::Queries;
 use crate::dtype::Dtype;
-use crate::layout::{Cache, CacheRef, Int8Unit, KeyCenter, Kind, Layout, Spec};
+use crate::layout::{Cache, CacheRef, Int8Unit, Kind, Layout, Spec};
 use crate::status::{Error, Result, bail};
 use std::ffi::c_void;
 
@@ -233,21 +233,6 @@ impl Given {
                 pointer::output_bytes(value_sums.0.cast_mut(), value_sums.1, value_sums.2)?,
             )
         }
-    }
-
-    /// The centre of K, if it is given.
-    ///
-    /// # Safety
-    /// It is as long as stated.
-    pub unsafe fn key_center<'a>(&self) -> Result<Option<KeyCenter<'a>>> {
-        let Some(int8) = self.int8.filter(|int8| int8.key_center_bytes > 0 || !int8.key_center.is_null()) else {
-            return Ok(None);
-        };
-        let dtype = Dtype::float_from_code(int8.key_center_dtype, "layout->int8->key_center_dtype")?;
-        let len = usize::try_from(int8.key_center_bytes).unwrap_or(usize::MAX);
-        // SAFETY: passed on.
-        let values = unsafe { pointer::input_bytes(int8.key_center, len, "layout->int8->key_center") }?;
-        Ok(Some(KeyCenter { dtype, values }))
     }
 }
 

@@ -13,31 +13,6 @@ use crate::status::bail;
 use crate::sys::pages;
 use std::ffi::c_void;
 
-/// Returns where K and V of a token and dimension are within their head, in elements (INT8: codes). For tests.
-/// key, value: NULL where it is not wanted
-/// INVALID_ARGUMENT: if token or dim is out of range, or both outputs are NULL
-/// UNSUPPORTED: if key is given and K is TQ3 or TQ4, whose elements share bytes; value likewise
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_kv_index(
-    layout: *const mnnkv_layout,
-    token: u32,
-    dim: u32,
-    key: *mut u64,
-    value: *mut u64,
-) -> mnnkv_status {
-    body!({
-        let given = checked(layout)?;
-        if key.is_null() && value.is_null() {
-            bail!(InvalidArgument, "key and value are NULL; one of them expected");
-        }
-        let (key, value) = (Out::optional(key, "key")?, Out::optional(value, "value")?);
-        let key = key.map(|out| Ok((out, given.layout.key_index(token, dim)?))).transpose()?;
-        let value = value.map(|out| Ok((out, given.layout.value_index(token, dim)?))).transpose()?;
-        key.into_iter().chain(value).for_each(|(out, at)| out.set(at));
-        Ok(())
-    })
-}
-
 /// Copies tokens begin .. begin + count of a cache to dense rows [head][token], which have the same bytes for every
 /// packing. May run on several threads for one cache.
 /// key_out, value_out: kv_heads * count rows each. A row is head_dim elements; TQ: its records; K INT8: head_dim codes,

@@ -28,11 +28,10 @@
 //! An INT8 layer without tokens must not get an append of one token: MNN would keep its scales for all later tokens.
 
 use super::cache::mnnkv_layout;
-use super::given::{checked, edit};
+use super::given::edit;
 use super::panic::body;
-use super::pointer::{self, Sized32};
+use super::pointer::Sized32;
 use super::status::mnnkv_status;
-use crate::dtype::Dtype;
 use crate::layout;
 use std::ffi::c_void;
 
@@ -47,8 +46,7 @@ pub struct mnnkv_int8 {
     /// (Arm i8mm), 4 and 32 (SME2). mnnkv_layout's l_pack and h_pack are those of a floating-point V.
     pub l_pack: u32,
     pub h_pack: u32,
-    /// MNNKV_DTYPE_F16, _BF16 or _F32: the elements of key_center. Read with key_center only.
-    pub key_center_dtype: u32,
+    pub reserved: u32,
     /// f32 [head][UP(max_tokens,h) * h] (mKeySum), moved with the tokens.
     pub key_sum: *mut f32,
     pub key_sum_bytes: u64,
@@ -56,9 +54,6 @@ pub struct mnnkv_int8 {
     /// otherwise.
     pub value_sum: *mut f32,
     pub value_sum_bytes: u64,
-    /// [head][D] (mKeyMax), or NULL with key_center_bytes 0. Only mnnkv_kv_dequantize reads it.
-    pub key_center: *const c_void,
-    pub key_center_bytes: u64,
 }
 
 // SAFETY: repr(C), begins with a u32, integers and raw pointers only.
@@ -102,43 +97,4 @@ pub unsafe extern "C" fn mnnkv_kv_changed(
         let range = cache.layout.range(begin, count)?;
         layout::changed(cache, range, kv_len)
     }))
-}
-
-/// As mnnkv_kv_gather, to elements of one floating-point type, for tools. A quantised value is that of its code, of V
-/// INT8 by the scales of the first flash block, so that a missing mnnkv_kv_appended does not show. MNN
-/// has subtracted a centre from K INT8, which attention does not see: K is without it, unless key_center of mnnkv_int8
-/// is given. MNN keeps only the centre of the newest append, so K of older tokens may be off by a constant per dim.
-/// dtype: MNNKV_DTYPE_F16, _BF16 or _F32.
-/// key_out, value_out: kv_heads * count * head_dim elements [head][token][dim] each.
-/// cap_each: capacity of each in bytes.
-/// INVALID_ARGUMENT: as mnnkv_kv_gather; if key_center_bytes is wrong, or dtype is unknown
-/// UNSUPPORTED: if dtype is a quantised one
-/// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_kv_dequantize(
-    layout: *const mnnkv_layout,
-    key: *const c_void,
-    value: *const c_void,
-    begin: u32,
-    count: u32,
-    dtype: u32,
-    key_out: *mut c_void,
-    value_out: *mut c_void,
-    cap_each: usize,
-) -> mnnkv_status {
-    body!({
-        let given = checked(layout)?;
-        let range = given.layout.range(begin, count)?;
-        let dtype = Dtype::float_from_code(dtype, "dtype")?;
-        let rows = given.layout.rows();
-        let len = rows.heads.saturating_mul(range.count()).saturating_mul(rows.dims * dtype.bytes());
-        let (cache, center) = (given.cache_ref(key, value)?, given.key_center()?);
-        if let Some(center) = center {
-            let center = (center.values.as_ptr().cast(), center.values.len(), "layout->int8->key_center");
-            pointer::disjoint(center, (key_out, len, "key_out"))?;
-            pointer::disjoint(center, (value_out, len, "value_out"))?;
-        }
-        let (key_out, value_out) = given.outputs(key, value, (key_out, len), (value_out, len), cap_each)?;
-        layout::dequantize(&cache, center, range, dtype, key_out, value_out)
-    })
 }

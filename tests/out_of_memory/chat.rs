@@ -264,8 +264,10 @@ pub fn blocks(shortage: Shortage) -> Calls {
                 call!(calls, mnnkv_store_compacted(store, 3, pairs.as_ptr().cast(), 3));
             }
             1 => {
+                let c = layer.cache();
+                call!(calls, mnnkv_store_restore(store, 3, c.layout, c.key, c.value, &mut bytes));
                 layer.rewrite(62..65);
-                call!(calls, mnnkv_store_rewritten(store, 3, 62, 3));
+                call!(calls, mnnkv_store_compacted(store, 3, [0, 62].as_ptr(), 1));
             }
             _ => {
                 layer.host.tokens.truncate(90);

@@ -35,13 +35,11 @@ impl Host {
             struct_size: size_of::<mnnkv_int8>() as u32,
             l_pack: s.unit.l as u32,
             h_pack: s.unit.h as u32,
-            key_center_dtype: 0,
+            reserved: 0,
             key_sum: key_sum.as_mut_ptr(),
             key_sum_bytes: 4 * key_sum.len() as u64,
             value_sum: value_sum.as_mut_ptr(),
             value_sum_bytes: 4 * value_sum.len() as u64,
-            key_center: null(),
-            key_center_bytes: 0,
         });
         let strides = s.strides();
         let layout = mnnkv_layout {

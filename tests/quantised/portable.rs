@@ -4,8 +4,7 @@ use crate::common::Random;
 use crate::model::bell;
 use crate::quantised::{Kind, MnnCache, Shape, Unit, get, live_bytes_equal};
 use crate::{edit, layout, range, shapes, spec, view};
-use mnnkv::dtype::Dtype;
-use mnnkv::layout::{self as library, KeyCenter, Layout};
+use mnnkv::layout::{self as library, Layout};
 use proptest::prelude::*;
 
 /// A cache of some tokens that was never edited.
@@ -111,32 +110,6 @@ proptest! {
         prop_assert_eq!(live_bytes_equal(&back, &model, 0.0), Ok(()));
     }
 
-    #[test]
-    fn dequantize_returns_the_values_of_the_oracle(shape in shapes(), seed: u64, with_center: bool) {
-        let cache = filled(shape, seed);
-        let (s, layout) = (cache.shape, layout(&cache));
-        let center: Vec<u8> = cache.key_max.iter().flat_map(|c| c.to_le_bytes()).collect();
-        let center = with_center.then_some(KeyCenter { dtype: Dtype::F32, values: &center });
-        let mut out = [const { Vec::new() }; 2].map(|_: Vec<u8>| vec![0; s.heads * cache.n * s.dims * 4]);
-        let [keys, values] = &mut out;
-        let all = range(&layout, 0, cache.n);
-        library::dequantize(&view(&layout, &cache), center, all, Dtype::F32, keys, values).unwrap();
-        for (head, t) in (0..s.heads).flat_map(|head| (0..cache.n).map(move |t| (head, t))) {
-            let mut expected = [cache.key(head, t), cache.value(head, t)];
-            if with_center && s.key == Kind::Int8 {
-                expected[0].iter_mut().zip(&cache.key_max[head * s.dims..]).for_each(|(k, c)| *k += c);
-            }
-            for ((out, expected), kind) in out.iter().zip(&expected).zip([s.key, s.value]) {
-                let row = &out[(head * cache.n + t) * s.dims * 4..][..s.dims * 4];
-                let largest = expected.iter().fold(0f32, |max, x| max.max(x.abs()));
-                let tolerance = if kind.is_tq() { 1e-6 * largest } else { 0.0 };
-                for (d, (x, expected)) in row.as_chunks().0.iter().zip(expected).enumerate() {
-                    let x = f32::from_le_bytes(*x);
-                    prop_assert!((x - expected).abs() <= tolerance, "{:?} {} {} {}: {} {}", kind, head, t, d, x, expected);
-                }
-            }
-        }
-    }
 }
 
 #[test]

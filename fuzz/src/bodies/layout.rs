@@ -31,13 +31,11 @@ pub fn layout(data: &[u8]) {
         struct_size: size_of::<mnnkv_int8>() as u32,
         l_pack: number(&mut given, 16),
         h_pack: number(&mut given, 16),
-        key_center_dtype: number(&mut given, 3),
+        reserved: 0,
         key_sum: key_sums.as_mut_ptr(),
         key_sum_bytes: 4 * key_sums.len() as u64,
         value_sum: value_sums.as_mut_ptr(),
         value_sum_bytes: 4 * value_sums.len() as u64,
-        // SAFETY: the other fields are numbers, and pointers that may be NULL.
-        ..unsafe { std::mem::zeroed() }
     };
     let given_layout = mnnkv_layout {
         struct_size: if given.byte() < 8 { given.below(size_of::<mnnkv_layout>()) } else { size_of::<mnnkv_layout>() }

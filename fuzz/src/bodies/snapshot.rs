@@ -98,7 +98,7 @@ fn read(file: &Snapshot) {
 
 /// A session of a host that attends where a config asks for it.
 fn session(config: &str, layers: u32) -> Session {
-    Session::with_host(config.as_bytes(), b"", layers, 1, Host { attends: true, ..Host::default() }).unwrap()
+    Session::with_host(config.as_bytes(), b"", layers, 1, Host { attends: true }).unwrap()
 }
 
 /// A cache of a geometry with room for `tokens`, if it is small.

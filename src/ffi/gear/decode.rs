@@ -79,15 +79,3 @@ pub unsafe extern "C" fn mnnkv_decode_gear(
 ) -> mnnkv_status {
     body!(decode(Dtype::from_code(dtype, "dtype")?, options, (src, src_len), (dst, dst_cap), dst_len))
 }
-
-/// mnnkv_decode_gear of F16, with all defaults.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
-    src: *const c_void,
-    src_len: usize,
-    dst: *mut c_void,
-    dst_cap: usize,
-    dst_len: *mut usize,
-) -> mnnkv_status {
-    body!(decode(Dtype::F16, std::ptr::null(), (src, src_len), (dst, dst_cap), dst_len))
-}

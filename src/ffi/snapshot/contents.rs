@@ -4,9 +4,7 @@ use super::handle::{mnnkv_snapshot, with};
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out};
 use crate::ffi::status::mnnkv_status;
-use crate::snapshot::Snapshot;
 use crate::status::{Error, Result};
-use crate::sys::memory;
 use std::ffi::{c_char, c_void};
 
 /// Copies bytes to a buffer of C; writes the number needed where there is no room.
@@ -61,25 +59,4 @@ pub unsafe extern "C" fn mnnkv_snapshot_get(
             _ => put_bytes(&snapshot.section(name)?, out, &len),
         }
     }))
-}
-
-/// Compares all pieces, sections and states of layers with their checksums, without decoding them, and writes what is
-/// damaged, one part per line. The text is empty if the state is whole.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_snapshot_verify(
-    snapshot: *const mnnkv_snapshot,
-    text: *mut c_char,
-    cap: usize,
-    len: *mut usize,
-) -> mnnkv_status {
-    body!(with(snapshot, |snapshot| {
-        let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-        pointer::put_text(&damages(snapshot)?, out, &len)
-    }))
-}
-
-fn damages(snapshot: &Snapshot) -> Result<String> {
-    let mut text = String::new();
-    snapshot.verify(|damage| memory::append(&mut text, format_args!("{}\n", damage.message())))?;
-    Ok(text)
 }

@@ -156,7 +156,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_destroy(snapshot: *mut mnnkv_snapshot) {
 
 /// Makes all that was given since the last commit the state of the file, durably; without any, does nothing. After a
 /// failure the old state stands, and the call may be repeated, for example when there is room on the disk again. Where
-/// the device fails on, so that discard and destroy cannot undo the writes, the file has the old state or the new one,
+/// the device fails on, so that destroy cannot undo the writes, the file has the old state or the new one,
 /// whole, when it is opened next. The call does not look at the path: where the file was removed or replaced there, it
 /// saves to the removed file, and returns OK.
 /// INVALID_ARGUMENT: if the access is not APPEND
@@ -164,13 +164,6 @@ pub unsafe extern "C" fn mnnkv_snapshot_destroy(snapshot: *mut mnnkv_snapshot) {
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_commit(snapshot: *mut mnnkv_snapshot) -> mnnkv_status {
     body!(with(snapshot, |snapshot| snapshot.commit()))
-}
-
-/// Drops all that was given since the last commit.
-/// IO: if a commit failed and its writes cannot be undone (see there); the call may be repeated
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_snapshot_discard(snapshot: *mut mnnkv_snapshot) -> mnnkv_status {
-    body!(with(snapshot, |snapshot| snapshot.discard()))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 //! saved to it are not written again by a later append to the same one, unless another snapshot came between. Small
 //! steps encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn.
 //!
-//! A turn that was not saved as a whole, after BUSY for example, should be dropped: mnnkv_snapshot_discard. After a commit,
+//! A turn that was not saved as a whole, after BUSY for example, should be dropped: destroy the snapshot and open it again. After a commit,
 //! loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
 
 use super::handle::{mnnkv_snapshot, with};

@@ -335,14 +335,9 @@ impl Chat {
         mine.given = Some(Saved { tokens: mine.tokens.clone(), pins, positions });
     }
 
-    /// All that was saved is committed, or dropped.
-    pub fn settle(&mut self, is_committed: bool) {
-        for layer in &mut self.layers {
-            match is_committed {
-                true => layer.committed = layer.given.clone(),
-                false => layer.given = layer.committed.clone(),
-            }
-        }
+    /// All that was saved is committed.
+    pub fn settle(&mut self) {
+        self.layers.iter_mut().for_each(|layer| layer.committed = layer.given.clone());
     }
 
     /// Loads the snapshot into the session, or into a new one, as another process does.

@@ -80,7 +80,6 @@ impl Chat {
         if flags & 1 == 0 {
             self.sums(layer, given);
         }
-        if flags & 4 != 0 {}
         let queries = if flags & 24 == 24 { 0 } else { self.rows(layer) };
         self.end(layer, queries);
     }
@@ -276,15 +275,11 @@ impl Chat {
     }
 
     fn commit(&mut self, given: &mut Given<'_>) {
-        if given.byte() < 32 {
-            right(c!(mnnkv_snapshot_discard(self.snapshot)));
-            return self.settle(false);
-        }
         let section = given.byte();
         let status = c!(mnnkv_snapshot_put(self.snapshot, c"tokens".as_ptr(), (&raw const section).cast(), 1));
         let status = if status == OK { c!(mnnkv_snapshot_commit(self.snapshot)) } else { status };
         match status {
-            OK => self.settle(true),
+            OK => self.settle(),
             failed => self.io_failed(failed),
         }
     }
@@ -309,8 +304,6 @@ impl Chat {
         // SAFETY: written with a zero behind it.
         let json = unsafe { CStr::from_ptr(text.as_ptr()) };
         serde_json::from_slice::<serde_json::Value>(json.to_bytes()).expect("metrics are JSON");
-        right(c!(mnnkv_snapshot_verify(self.snapshot, text.as_mut_ptr(), text.len(), &mut len)));
-        assert!(text[0] == 0 || self.is_faulty);
     }
 }
 
