@@ -24,7 +24,7 @@ const DIRECTION: &[(&str, &str)] = &[
     ("store", "gear layout status sys"),
     ("snapshot", "bytes status sys"),
     ("gear", "arch bytes dtype status sys"),
-    ("layout", "arch dtype status sys"),
+    ("layout", "arch dtype status"),
     ("attend", "arch dtype layout status sys"),
     ("h2o", "status sys"),
     ("model", "arch dtype json layout status sys"),

@@ -150,15 +150,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn sizes_and_indices_are_those_of_the_formulas(spec in spec()) {
+    fn sizes_are_those_of_the_formulas(spec in spec()) {
         let c = Cache::new(spec, 1);
         prop_assert_eq!((c.layout.key_bytes(), c.layout.value_bytes()), c.packing.bytes());
-        for t in 0..spec.max_tokens {
-            for d in 0..spec.head_dim {
-                prop_assert_eq!(c.layout.key_index(t, d).unwrap(), c.packing.key(t as usize, d as usize) as u64);
-                prop_assert_eq!(c.layout.value_index(t, d).unwrap(), c.packing.value(t as usize, d as usize) as u64);
-            }
-        }
     }
 
     #[test]
@@ -376,6 +370,4 @@ fn ranges_and_buffers_that_do_not_fit_are_refused() {
         layout::scatter(&mut layout::Cache::new(&c.layout, &mut key, &mut value).unwrap(), range, &long, &out);
     assert_eq!(unequal.unwrap_err().status(), Status::InvalidArgument);
     assert!(key == c.key && value == c.value);
-    assert_eq!(c.layout.key_index(20, 0).unwrap_err().status(), Status::InvalidArgument);
-    assert_eq!(c.layout.value_index(0, 5).unwrap_err().status(), Status::InvalidArgument);
 }

@@ -31,7 +31,6 @@ pub use kind::{Int8Unit, Kind};
 
 use crate::status::{Result, bail};
 use int8::ValueScales;
-use plane::Plane;
 use std::fmt;
 use tensor::{Extents, Strides, Tensor};
 
@@ -259,32 +258,6 @@ impl Layout {
     /// Whether MNN's append of tokens from `begin` on writes behind them, too: the scales of every later block of INT8 V.
     pub fn append_writes_tail(&self, begin: u32) -> bool {
         self.value_scales.is_some() && begin.is_multiple_of(kind::QUANTISED_BLOCK)
-    }
-
-    /// The index of K of `token` and `dim` within a head, in elements. UNSUPPORTED: if K is TQ3 or TQ4.
-    pub fn key_index(&self, token: u32, dim: u32) -> Result<u64> {
-        self.index("key_dtype", self.rows.key, self.key.plane(), token, dim)
-    }
-
-    /// The index of V of `token` and `dim` within a head, in elements. UNSUPPORTED: if V is TQ3 or TQ4.
-    pub fn value_index(&self, token: u32, dim: u32) -> Result<u64> {
-        self.index("value_dtype", self.rows.value, self.value.plane(), token, dim)
-    }
-
-    fn index(&self, name: &str, kind: Kind, plane: &Plane, token: u32, dim: u32) -> Result<u64> {
-        if token as usize >= self.max_tokens {
-            bail!(InvalidArgument, "token is {token}; below max_tokens {} expected", self.max_tokens);
-        }
-        if dim as usize >= self.rows.dims {
-            bail!(InvalidArgument, "dim is {dim}; below head_dim {} expected", self.rows.dims);
-        }
-        if kind.record_bytes() > 0 {
-            bail!(Unsupported, "layout->{name} is {}; its elements have no bytes of their own", kind.name());
-        }
-        // Elements of a plane may be runs of codes.
-        let run = plane.element_bytes / kind.words().bytes();
-        let (token, dim) = (token as usize, dim as usize);
-        Ok((plane.element(token, dim / run) * run + dim % run) as u64)
     }
 
     /// The range. Fails unless it lies inside the layout.

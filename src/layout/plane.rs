@@ -106,6 +106,7 @@ impl Plane {
     }
 
     /// The formula above.
+    #[cfg(test)]
     pub(super) fn element(&self, token: usize, dim: usize) -> usize {
         let u = token % self.block;
         self.offset

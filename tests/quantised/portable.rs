@@ -3,8 +3,8 @@
 use crate::common::Random;
 use crate::model::bell;
 use crate::quantised::{Kind, MnnCache, Shape, Unit, get, live_bytes_equal};
-use crate::{edit, layout, range, shapes, spec, view};
-use mnnkv::layout::{self as library, Layout};
+use crate::{edit, layout, range, shapes, view};
+use mnnkv::layout as library;
 use proptest::prelude::*;
 
 /// A cache of some tokens that was never edited.
@@ -79,21 +79,6 @@ proptest! {
         let mut found = vec![0; layout.scale_bytes()];
         library::gather_scales(&view(&layout, &cache), &mut found).unwrap();
         prop_assert!(found == scales(&cache));
-    }
-
-    #[test]
-    fn indices_are_those_of_the_formulas(shape in shapes()) {
-        let layout = Layout::new(&spec(&shape)).unwrap();
-        for (t, d) in (0..shape.max).flat_map(|t| (0..shape.dims).map(move |d| (t, d))) {
-            let (key, value) = (shape.key_places(0, t), shape.value_places(0, t));
-            let index = |kind: Kind, places: &[usize]| match kind {
-                Kind::Float => Some((places[d * shape.elem] / shape.elem) as u64),
-                Kind::Int8 => Some(places[d] as u64),
-                _ => None,
-            };
-            prop_assert_eq!(layout.key_index(t as u32, d as u32).ok(), index(shape.key, &key));
-            prop_assert_eq!(layout.value_index(t as u32, d as u32).ok(), index(shape.value, &value));
-        }
     }
 
     #[test]
