@@ -25,7 +25,7 @@ pub enum Submitted {
     Encoded(u64),
     /// The block was encoded and its tokens stay raw: the blobs are not smaller, or were only measured.
     Raw(u64),
-    /// The queue is full, the bytes under way are at their bound, or the host's executor refuses; counted in `busy_blocks`.
+    /// The queue is full, or the bytes under way are at their bound; counted in `busy_blocks`.
     /// The tokens stay raw.
     Full(Error),
     /// Encoding failed; counted in `failed_blocks`. The tokens stay raw.

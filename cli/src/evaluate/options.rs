@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn keys_say_what_is_wrong() {
         assert_eq!(assignment("kv_h2o_sink_tokens=4").unwrap().1, 4);
-        assert_eq!(assignment("kv_h2o_aggregation=sum").unwrap().1, "sum");
+        assert_eq!(assignment("kv_h2o_policy=mass").unwrap().1, "mass");
         assert!(assignment("layers=4").is_err() && assignment("kv_h2o_enable").is_err());
     }
 
