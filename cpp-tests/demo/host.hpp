@@ -56,7 +56,7 @@ private:
             // 2. over all tokens, in the cache or not
             session_.attend(layer, caches_[layer], Chat::query_heads, queries_.data(), out_.data());
         } else {
-            attention(layer);  // 2. while all are in the cache, or Session::head says where
+            attention(layer);  // 2. while all are in the cache
         }
         session_.end(layer, caches_[layer], Chat::query_heads, 1);  // 3.
     }
@@ -72,9 +72,8 @@ private:
         const std::uint32_t dims = Chat::group * Chat::dims;
         for (std::uint32_t head = 0; head < Chat::heads; ++head) {
             group_.start(Chat::group, Chat::dims, &queries_[head * dims], &out_[head * dims]);
-            const half *key, *value;
-            session_.head(layer, caches_[layer], head, key, value);
-            demo::attend(caches_[layer], key, value, group_, [&](const mnnkv_score_tile& tile) {
+            const PackedCache& cache = caches_[layer];
+            demo::attend(cache, cache.key(head), cache.value(head), group_, [&](const mnnkv_score_tile& tile) {
                 if (evicts_) {
                     session_.sums(layer, tile);
                 }

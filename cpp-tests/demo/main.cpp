@@ -23,7 +23,7 @@ std::vector<Run> runs_of(double bytes) {
         {budget + " with a file", "{" + budget + ", \"kv_memory_file\": \"mnnkv_demo.blocks\"}", false, false, false},
         // The reference's modes.
         {"h2o, one token in 3.5",
-         "{\"kv_h2o_enable\": true, \"kv_h2o_policy\": \"mass\", \"kv_h2o_target_lossy_ratio\": 3.5, "
+         "{\"kv_h2o_enable\": true, \"kv_h2o_target_lossy_ratio\": 3.5, "
          "\"kv_h2o_block_tokens\": 32, \"kv_h2o_sink_tokens\": 16, \"kv_h2o_recent_tokens\": 96, "
          "\"kv_h2o_update_interval\": 16, \"kv_h2o_layer_start\": 2}",
          true, true, false},

@@ -19,15 +19,14 @@ inline void require(mnnkv::status status, const char* call) {
 
 class Session {
 public:
-    /// config: JSON; "": no mnn-kv. Attention runs on one thread. by_head: it asks for each head; else begin restores.
-    Session(const std::string& config, std::uint32_t layers, bool by_head = true) {
+    /// config: JSON; "": no mnn-kv. Attention runs on one thread.
+    Session(const std::string& config, std::uint32_t layers) {
         if (!config.empty()) {
             mnnkv_session_options options = {};
             options.layers = layers;
             options.lanes = 1;
             options.config_json = config.data();
             options.config_len = config.size();
-            options.restores_heads = by_head ? 1 : 0;
             options.attends = 1;  // it calls attend where the session asks for it
             require(session_.create(options), "session");
         }
@@ -35,7 +34,7 @@ public:
 
     bool on() const { return static_cast<bool>(session_); }
 
-    /// Before new tokens are appended: tokens leave the cache, as the config asks.
+    /// Before new tokens are appended: stored tokens come back, and others leave the cache, as the config asks.
     void begin(std::uint32_t layer, PackedCache& cache) {
         if (on()) {
             mnnkv_cache view = cache.view();
@@ -60,24 +59,6 @@ public:
         step.queries = queries;
         step.output = out;
         require(session_.attend(layer, 0, 1, cache.view(), step), "attend");  // part 0 of 1: the only thread
-    }
-
-    /// Before the host's attention reads a KV head: where all of it is.
-    void head(std::uint32_t layer, const PackedCache& cache, std::uint32_t head, const half*& key,
-              const half*& value) {
-        const void *k = cache.key(head), *v = cache.value(head);
-        if (on()) {
-            require(session_.head(layer, 0, head, cache.view(), k, v), "head");
-        }
-        key = static_cast<const half*>(k);
-        value = static_cast<const half*>(v);
-    }
-
-    /// Writes all stored tokens of an open layer to the cache.
-    void restore(std::uint32_t layer, const PackedCache& cache) {
-        if (on()) {
-            require(session_.restore(layer, 0, 0, cache.layout().kv_heads, cache.view()), "restore");
-        }
     }
 
     /// Each softmax tile of a step of one row, between begin and end: sums it here, where it is near, and hands over the

@@ -37,23 +37,6 @@ TEST_F(MnnAdapterLife, MendsAStepThatLeftEarly) {
     }
 }
 
-TEST_F(MnnAdapterLife, FailsAStepWhoseHeadsCannotBeReadAndMendsItInTheNext) {
-    chat chat(lossless());
-    ASSERT_NO_FATAL_FAILURE(chat.say(150));
-    ASSERT_NO_FATAL_FAILURE(chat.decode(3));
-    for (const bool counted : {false, true, false}) {
-        chat.fail(3, 1, failure::heads, counted);
-        const std::vector<std::string> log = mnn_stub::take_log();
-        ASSERT_EQ(log.size(), 1u) << lines(log);
-        EXPECT_EQ(log[0].find("mnn-kv: layer 1: lane is "), 0u) << log[0];
-        EXPECT_NE(log[0].find("; the session has 64"), std::string::npos) << log[0];
-        ASSERT_NO_FATAL_FAILURE(chat.say(2));
-        ASSERT_NO_FATAL_FAILURE(chat.decode(2));
-        EXPECT_EQ(lines(mnn_stub::take_log()), "");
-    }
-    ASSERT_NO_FATAL_FAILURE(live(chat));
-}
-
 TEST_F(MnnAdapterLife, AbortsAStepThatTheEngineDoesNotCount) {
     // Tokens of the step are neither compressed nor scored, and the step does not advance the layer's clock.
     settings how = lossless();
@@ -309,8 +292,8 @@ settings random_settings(dice& random, bool evicts, bool quantised) {
         return configured(how, codec);
     }
     const char* const more[] = {R"("kv_h2o_log_stats": false)", R"("kv_h2o_max_tokens": 80)",
-                                R"("kv_h2o_prefill_queries": 0)", R"("kv_h2o_target_basis": "physical")",
-                                R"("kv_h2o_layer_start": 0)"};
+                                R"("kv_h2o_prefill_queries": 0)", R"("kv_h2o_layer_start": 0)",
+                                R"("kv_h2o_target_mode": "static")"};
     const std::string keys = evicting(more[random.below(5)]);
     return random.one_in(2) ? configured(how, keys, codec + R"(, "kv_lossless_scope": "h2o_kept")")
                             : configured(how, keys);

@@ -140,17 +140,6 @@ TEST_F(MnnChat, MendsStepsThatFailBesideParks) {
     }
 }
 
-TEST_F(MnnChat, ParksEachModelAlone) {
-    chat first(configured(settings(), enabled)), second(configured(settings(), evicting()));
-    ASSERT_NO_FATAL_FAILURE(first.say(700));
-    ASSERT_NO_FATAL_FAILURE(second.say(700));
-    const std::size_t before = used_bytes(second.host().buffers(0));
-    ASSERT_TRUE(first.host().command(park));
-    EXPECT_EQ(used_bytes(second.host().buffers(0)), before);
-    ASSERT_NO_FATAL_FAILURE(second.decode(20));
-    ASSERT_NO_FATAL_FAILURE(first.decode(20));
-}
-
 TEST_F(MnnChat, IsInterruptedFromAnotherThread) {
     const std::string path = fresh_file();
     chat chat(configured(settings(), enabled));
@@ -268,50 +257,6 @@ TEST_F(MnnChat, TrimsABudgetAndNothingElse) {
     EXPECT_EQ(lines(mnn_stub::take_log()).find("error: mnn-kv: the command is not carried out: off where the config is refused: "
                                                "kv_memory_mb"),
               0u);
-}
-
-TEST_F(MnnChat, TakesTheRotationHintFromTheConfig) {
-    for (const std::string hint : {R"("kv_rope_theta": 10000)", R"("kv_rope_theta": 1e6, "kv_rope_dims": 8)",
-                                   R"("kv_rope_theta": 5e5, "kv_rope_pairing": "adjacent")"}) {
-        chat chat(configured(settings(), evicting(hint)));
-        ASSERT_NO_FATAL_FAILURE(chat.say(150));
-        chat.before_steps(parks);
-        ASSERT_NO_FATAL_FAILURE(chat.decode(30));
-        EXPECT_EQ(lines(mnn_stub::take_log()), "");
-    }
-    for (const std::string dims : {"14", "4096", "5"}) {  // of 12
-        chat misfit(configured(settings(), enabled, R"("kv_rope_theta": 10000, "kv_rope_dims": )" + dims));
-        ASSERT_NO_FATAL_FAILURE(misfit.say(50));
-        EXPECT_NE(lines(mnn_stub::take_log()).find("rope_dims is " + dims), std::string::npos) << "one line";
-        const std::string path = fresh_file();
-        EXPECT_TRUE(misfit.host().command(park) && misfit.host().command(save_to(path))) << "parked and saved, but larger";
-        EXPECT_TRUE(misfit.host().command(load_from(path)) && misfit.host().command(save_to(fresh_file())));
-        EXPECT_EQ(lines(mnn_stub::take_log()), "");
-    }
-    chat wrong(configured(settings(), enabled, R"("kv_rope_theta": 10000, "kv_rope_pairing": "none")"));
-    ASSERT_NO_FATAL_FAILURE(wrong.say(50));
-    EXPECT_TRUE(wrong.host().command(park)) << "parked, but larger";
-    EXPECT_EQ(lines(mnn_stub::take_log()),
-              "mnn-kv: no rotation hint where kv_rope_pairing is \"none\"; \"half\" or \"adjacent\" expected\n");
-}
-
-TEST_F(MnnChat, RanksKeysWithoutTheRotationThatTheConfigNames) {
-    const auto held = [](const std::string& hint) {
-        chat chat(configured(settings(), evicting(R"("kv_h2o_policy": "keydiff")" + hint)));
-        chat.say(150);
-        chat.decode(30);
-        std::vector<bool> serials;
-        for (int at = 0; at < chat.length(); ++at) {
-            serials.push_back(chat.holds(1, chat.serial(at)));
-        }
-        return serials;
-    };
-    const std::vector<bool> unknown = held("");
-    EXPECT_EQ(held(R"(, "kv_rope_dims": 8)"), unknown) << "no theta";
-    EXPECT_NE(held(R"(, "kv_rope_theta": 10000)"), unknown);
-    EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: kv_rope_dims has no effect: kv_rope_theta must be given\n");
-    EXPECT_EQ(held(R"(, "kv_rope_theta": 10000, "kv_rope_dims": 4096)"), unknown);
-    EXPECT_NE(lines(mnn_stub::take_log()).find("no rotation hint where kv_rope_dims is 4096"), std::string::npos);
 }
 
 // Saving and loading.

@@ -167,22 +167,11 @@ public:
         return coded;
     }
 
-    /// All tokens as attention reads them: a thread asks for the KV head of each of its query heads, and a KV head's
-    /// tokens are in turn those of each of its query heads. lane: of the first thread.
-    rows read(kv_plugin::layer* kv, int threads, int lane = 0) {
-        std::vector<head_bytes> heads(index_of(how_.heads));
-        share_heads(how_.heads, threads, [&](int thread, int head) {
-            const int kv_head = head / (how_.heads / mKvNumHead);
-            std::int8_t* key = reinterpret_cast<std::int8_t*>(key_head(kv_head));
-            std::int8_t* value = reinterpret_cast<std::int8_t*>(value_head(kv_head));
-            if (kv != nullptr) {
-                kv->read(lane + thread, kv_head, key, value);
-            }
-            heads[index_of(head)] = {{key, key + mCurrentKeySizePerHead}, {value, value + mCurrentValueSizePerHead}};
-        });
+    /// All tokens as attention reads them.
+    rows read() {
         rows all;
         for (std::size_t t = 0; t < index_of(mPastLength); ++t) {
-            read_token(t, t / block_tokens, all, &heads);
+            read_token(t, t / block_tokens, all);
         }
         return all;
     }
@@ -392,23 +381,15 @@ private:
     }
 
     /// A copy of one head.
-    struct head_bytes {
-        std::vector<std::uint8_t> key, value;
-    };
-
-    /// Adds a token to `to`, INT8 V by the scales of a block. Floats are read in `heads`, by query head, if given.
-    void read_token(std::size_t t, std::size_t scale_block, rows& to, const std::vector<head_bytes>* heads = nullptr) {
+    /// Adds a token to `to`, INT8 V by the scales of a block.
+    void read_token(std::size_t t, std::size_t scale_block, rows& to) {
         std::vector<float> key(index_of(mHeadDim)), value(key);
-        const std::size_t group = index_of(how_.heads / mKvNumHead);
         for (int head = 0; head < mKvNumHead; ++head) {
-            const std::size_t reader = index_of(head) * group + t % group;
-            const std::uint8_t* const keys = heads != nullptr ? (*heads)[reader].key.data() : key_head(head);
-            const std::uint8_t* const values = heads != nullptr ? (*heads)[reader].value.data() : value_head(head);
             for (std::size_t dim = 0; is_float(mKeyQuantMode) && dim < key.size(); ++dim) {
-                key[dim] = load(keys + packing_.key_index(t, dim) * index_of(mBytes), mBytes);
+                key[dim] = load(key_head(head) + packing_.key_index(t, dim) * index_of(mBytes), mBytes);
             }
             for (std::size_t dim = 0; is_float(mValueQuantMode) && dim < value.size(); ++dim) {
-                value[dim] = load(values + packing_.value_index(t, dim) * index_of(mBytes), mBytes);
+                value[dim] = load(value_head(head) + packing_.value_index(t, dim) * index_of(mBytes), mBytes);
             }
             if (is_int8(mKeyQuantMode)) {
                 int8_keys_.read(key_head(head), t, key.data());

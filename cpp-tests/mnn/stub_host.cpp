@@ -168,7 +168,7 @@ public:
         if (fails == failure::after_append) {
             return step;
         }
-        step.held = cache_->read(kv, how_.threads, fails == failure::heads ? no_lane : 0);
+        step.held = cache_->read();
         step.center = numbers_of(how_, cache_->center());
         step.wrong_sums = cache_->wrong_sums();
         const settings& how = how_;
@@ -431,7 +431,7 @@ layer_step attention_over(const settings& how, int layer, const std::vector<toke
     cache.onAlloc(&meta, static_cast<int>(held.size()));
     layer_step step;
     (void)cache.append(how.source(layer), held);
-    step.held = cache.read(nullptr, 1);
+    step.held = cache.read();
     step.output = attention_over(how, layer, step.held, std::vector<token>(held.end() - rows, held.end()));
     return step;
 }

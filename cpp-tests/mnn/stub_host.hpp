@@ -74,13 +74,8 @@ enum class failure {
     /// After begin, before there is room for the new tokens.
     before_room,
     /// After the new tokens are in the cache, before attention.
-    after_append,
-    /// Threads ask for their heads in lanes from no_lane on.
-    heads
+    after_append
 };
-
-/// A lane that no session has.
-const int no_lane = 1 << 20;
 
 /// One layer's result of one step.
 struct layer_step {

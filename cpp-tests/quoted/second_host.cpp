@@ -105,9 +105,8 @@ int main() {
         "kv_h2o_recent_tokens": 64, "kv_h2o_block_tokens": 16, "kv_lossless_enable": true,
         "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store"})";
     config.layers = layers;
-    config.lanes = config.threads = 1;
+    config.lanes = 1;
     config.logs = false;
-    config.restores_heads = false;  // begin restores stored tokens
     config.print = &print;
     mnnkv_host::model_session model(config);
     if (!model.refusal.empty()) {

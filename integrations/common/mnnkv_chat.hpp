@@ -4,7 +4,6 @@
 //
 //   chat_command     a config object as a command
 //   running_command  the command that runs, which another thread may interrupt
-//   parking_options  how layers are parked, by a model's config
 //   chat_state       a chat without the tokens of its layers
 //   chat_file        a snapshot that is read, or saved to
 //   known_chats      the files that a chat was saved to or loaded from
@@ -29,7 +28,6 @@
 #include "mnnkv.hpp"
 #include "mnnkv_files.hpp"
 #include "mnnkv_json.hpp"
-#include "mnnkv_rotation.hpp"
 
 namespace mnnkv_host {
 
@@ -127,17 +125,6 @@ private:
     std::function<void(bool)> interrupts_;
     bool interrupted_ = false;
 };
-
-/// How a layer is parked: with the rotation hint of rotation_of, if there is one whose dims are those of a head.
-inline mnnkv_park_options parking_options(const std::string& config, std::uint32_t head_dim) {
-    mnnkv_park_options options = mnnkv::make<mnnkv_park_options>();
-    std::string refusal;
-    const mnnkv_rotation rotation = rotation_of(config, refusal);
-    options.rope_theta = rotation.theta;
-    options.rope_dims = rotation.dims;
-    options.rope_pairing = rotation.dims <= head_dim ? rotation.pairing : 0;
-    return options;
-}
 
 /// The parts of a chat beside the tokens of its layers: sections of its file, of little-endian numbers.
 struct chat_state {

@@ -6,7 +6,7 @@
 //   layer_session   the steps of one layer, failed ones included
 //   step_counts     an engine's counts of a step, from which history edits follow
 //
-// All calls of one model must come from one thread at a time, except layer_session::sum, head and attend.
+// All calls of one model must come from one thread at a time, except layer_session::sum and attend.
 
 #ifndef MNNKV_HOST_HPP
 #define MNNKV_HOST_HPP
@@ -29,7 +29,6 @@
 #include "mnnkv.hpp"
 #include "mnnkv_json.hpp"
 #include "mnnkv_keys.hpp"
-#include "mnnkv_rotation.hpp"
 
 namespace mnnkv_host {
 
@@ -38,12 +37,8 @@ struct model_config {
     /// A JSON object; mnnkv_session_create reads its keys.
     std::string json;
     std::uint32_t layers = 0, lanes = 1;
-    /// Threads of attention, which workers leave their cores; 0: as many as lanes.
-    std::uint32_t threads = 0;
     /// kv_h2o_log_stats: one line per eviction.
     bool logs = false;
-    /// Attention asks layer_session::head for every KV head that it reads.
-    bool restores_heads = false;
     /// The engine calls layer_session::attend where layer_session::attends.
     bool attends = false;
     /// Text of the engine, appended to the line of mnnkv_session_outlook; may be empty.
@@ -66,7 +61,6 @@ public:
         if (!session.memory(memory) || memory.budget_bytes == 0) {
             say_outlook();
         }
-        read_rotation(config.json);
         print_warnings(config.json);
     }
 
@@ -74,7 +68,6 @@ public:
     static std::string check(const model_config& config) {
         model_session checked(config.print);
         if (checked.make(config)) {
-            checked.read_rotation(config.json);
             checked.print_warnings(config.json);
         }
         return checked.refusal;
@@ -137,26 +130,16 @@ private:
         mnnkv_session_options options = {};
         options.layers = config.layers;
         options.lanes = config.lanes;
-        options.host_threads = config.threads;
         options.config_json = config.json.data();
         options.config_len = config.json.size();
         options.defaults_json = defaults;
         options.defaults_len = sizeof defaults - 1;
-        options.restores_heads = config.restores_heads ? 1 : 0;
         options.attends = config.attends ? 1 : 0;
         const mnnkv::status made = session.create(options);
         if (!made) {
             refusal = std::string("the config is refused: ") + made.message();
         }
         return static_cast<bool>(made);
-    }
-
-    void read_rotation(const std::string& json) {
-        std::string wrong;
-        rotation_ = rotation_of(json, wrong);
-        if (!wrong.empty()) {
-            say_once("no rotation hint where " + wrong);
-        }
     }
 
     void print_warnings(const std::string& json) {
@@ -243,7 +226,6 @@ private:
     void (*const print_)(const char* line);
     /// model_config::also.
     const std::string also_;
-    mnnkv_rotation rotation_ = mnnkv_rotation();
     std::vector<lane_sums> sums_;
     std::set<std::string> printed_;
     std::set<std::uint32_t> taken_;
@@ -401,19 +383,6 @@ public:
         }
     }
 
-    /// Where a KV head of the open step can be read, as mnnkv_session_head: sets key and value if that is not in the
-    /// cache. Several threads may call this at once, each with its own lane. After a failure, which `end` reports, they
-    /// keep their values.
-    void head(std::uint32_t lane, std::uint32_t head, const mnnkv_cache& cache, const void*& key, const void*& value) {
-        if (!stored_) {
-            return;
-        }
-        const mnnkv::status read = model_.session.head(number_, lane, head, cache, key, value);
-        if (!read) {
-            fail(read.code(), read.message());
-        }
-    }
-
     /// The open step is attended to by attend, in place of the engine's attention.
     bool attends() const { return open_ && attends_; }
 
@@ -428,23 +397,23 @@ public:
 
     /// The open step's attention has failed, which `end` reports: the first reason is kept. Any thread.
     void fail(mnnkv_status code, const std::string& why) {
-        if (!unread_.exchange(true)) {
-            unread_code_ = code;
-            unread_why_ = why;
+        if (!failed_.exchange(true)) {
+            failure_code_ = code;
+            failure_text_ = why;
         }
     }
 
     /// Closes the open step after attention of `heads` query heads, `queries` rows each. Where a tile was refused the
     /// step keeps its tokens and changes no score, which is printed. Returns the code of the failure, with the reason
-    /// printed, if a head could not be read, or a part of attention failed: the engine's step has failed, and the next begin
+    /// printed, if a part of attention failed: the engine's step has failed, and the next begin
     /// mends it. No token is lost.
     mnnkv_status end(std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) {
         if (!open_) {
             return MNNKV_OK;
         }
-        if (unread_.load(std::memory_order_acquire)) {
-            model_.say(model_session::of_layer(number_, unread_why_));
-            return unread_code_;
+        if (failed_.load(std::memory_order_acquire)) {
+            model_.say(model_session::of_layer(number_, failure_text_));
+            return failure_code_;
         }
         std::string why = "a tile was refused";
         if (!refused_.load(std::memory_order_relaxed)) {
@@ -491,41 +460,18 @@ private:
         head.blocks = head.rows == 0 ? 0 : static_cast<std::uint32_t>(own.sums.size() / head.rows);
     }
 
-    /// Names the rotation of the keys, which "keydiff" compares without it, before the first step.
-    void rotate(std::uint32_t head_dim) {
-        rotated_ = true;
-        mnnkv_rotation rotation = model_.rotation_;
-        rotation.dims = rotation.dims == 0 ? head_dim : rotation.dims;
-        if (rotation.pairing == 0) {
-            return;
-        }
-        if (rotation.dims > head_dim) {
-            model_.say_once("no rotation hint where kv_rope_dims is " + std::to_string(rotation.dims) + " and head_dim " +
-                            std::to_string(head_dim));
-            return;
-        }
-        const mnnkv::status named = model_.session.rotation(number_, &rotation);
-        if (!named) {
-            model_.say_once(named.message());
-        }
-    }
-
     mnnkv::status open(mnnkv_cache& cache) {
         refused_.store(false, std::memory_order_relaxed);
-        unread_.store(false, std::memory_order_relaxed);
-        if (!rotated_) {
-            rotate(cache.layout->head_dim);
-        }
+        failed_.store(false, std::memory_order_relaxed);
         const mnnkv::status begun = model_.session.begin(number_, cache);
         open_ = static_cast<bool>(begun);
         begun_len_ = cache.kv_len;
         one_row_ = block_tokens_ = 0;
-        stored_ = attends_ = false;
+        attends_ = false;
         if (open_) {
             model_.say_outlook();
             attends_ = model_.session.attends(number_);
             (void)model_.session.scored_rows(number_, 1, one_row_, block_tokens_);
-            stored_ = model_.session.check_heads(number_, 0, 1).code() == MNNKV_NOT_FOUND;
         }
         return begun;
     }
@@ -628,21 +574,19 @@ private:
     model_session& model_;
     const std::uint32_t number_;
     /// Between begin and end of the session.
-    bool open_ = false, rotated_ = false;
+    bool open_ = false;
     /// As mnnkv_session_scored_rows says of a step of one row.
     std::uint32_t one_row_ = 0, block_tokens_ = 0;
-    /// Stored tokens are not in the cache.
-    bool stored_ = false;
     /// Some tokens may be quantised, which only the session reads.
     bool attends_ = false;
     /// The cache's length that the last begin left.
     std::uint32_t begun_len_ = 0;
     /// A tile of this step was refused.
     std::atomic<bool> refused_{false};
-    /// A head of this step could not be read or attended to, and the first reason. Threads meet before `end`.
-    std::atomic<bool> unread_{false};
-    mnnkv_status unread_code_ = MNNKV_OK;
-    std::string unread_why_;
+    /// A part of this step's attention failed, and the first reason. Threads meet before `end`.
+    std::atomic<bool> failed_{false};
+    mnnkv_status failure_code_ = MNNKV_OK;
+    std::string failure_text_;
     /// The last step's edit: the layer's tokens before it, and those that it kept.
     struct {
         bool is_known;

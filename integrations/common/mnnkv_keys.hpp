@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "mnnkv_json.hpp"
@@ -17,8 +16,7 @@ namespace mnnkv_host {
 
 /// A key that the session reads or warns about, or one of an adapter.
 inline bool is_key(const std::string& name) {
-    static const char* const names[] = {"kv_chat_enable", "kv_dump_folder", "kv_library",   "kv_lossless",    "kv_metrics",
-                                        "kv_required",    "kv_rope_theta",  "kv_rope_dims", "kv_rope_pairing"};
+    static const char* const names[] = {"kv_chat_enable", "kv_dump_folder", "kv_library", "kv_metrics", "kv_required"};
     static const char* const of_session[] = {"kv_h2o_", "kv_lossless_", "kv_memory", "kv_quant"};
     const auto is_name = [&name](const char* key) { return name == key; };
     const auto begins = [&name](const char* with) { return name.find(with) == 0; };
@@ -44,23 +42,15 @@ inline std::vector<std::string> misspelt_keys(const std::string& json) {
     return faults;
 }
 
-/// One sentence for each key that is unknown, or an adapter's and without effect.
+/// One sentence for each key that is unknown.
 inline std::vector<std::string> key_faults(const std::string& json) {
-    const auto members = json_members(json);
-    const auto has = [&members](const char* key, const char* value) {
-        return std::any_of(members.begin(), members.end(), [=](const std::pair<std::string, std::string>& member) {
-            return member.first == key && (value == nullptr || member.second == value);
-        });
-    };
     std::vector<std::string> faults;
-    for (const auto& member : members) {
+    for (const auto& member : json_members(json)) {
         const std::string& key = member.first;
         if (key == "kv_park" || key == "kv_save" || key == "kv_load" || key == "kv_overwrite" || key == "kv_trim_mb") {
             faults.push_back(key + " is a command, which a config does not carry out");
         } else if (key.compare(0, 3, "kv_") == 0 && !is_key(key)) {
             faults.push_back(key + " is not a key of this version");
-        } else if (key.compare(0, 8, "kv_rope_") == 0 && !has("kv_rope_theta", nullptr)) {
-            faults.push_back(key + " has no effect: kv_rope_theta must be given");
         }
     }
     return faults;

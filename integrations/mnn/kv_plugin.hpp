@@ -9,7 +9,7 @@
 // sets `meta` to a KVMeta of the layer's own for the step: its `previous` is the physical length, and history edits are done.
 // MNN's code then appends, grows and attends unchanged. Positional encodings use the engine's count.
 //
-// All calls of one model must come from one thread at a time, as in MNN, except layer::tile, read and attend.
+// All calls of one model must come from one thread at a time, as in MNN, except layer::tile and attend.
 
 #ifndef KV_PLUGIN_HPP
 #define KV_PLUGIN_HPP
@@ -44,7 +44,7 @@ private:
     MNN::KVMeta* const engine_;
 };
 
-/// One attention op's cache. Per step CPUAttention calls begin, appended, read, tile, end; where the layer attends:
+/// One attention op's cache. Per step CPUAttention calls begin, appended, tile, end; where the layer attends:
 /// begin, appended, prepare, attend, end. It may leave after begin on an error of its own, which the next begin mends.
 class layer {
 public:
@@ -164,17 +164,6 @@ public:
         }
     }
 
-    /// Before a thread reads a KV head: sets key and value, addresses in the cache, to where all of it can be read.
-    void read(int lane, int head, std::int8_t*& key, std::int8_t*& value) {
-        if (on_) {
-            const void *k = key, *v = value;
-            steps_->head(static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(head), now_, k, v);
-            // MNN's kernels take them as writable and only read.
-            key = static_cast<std::int8_t*>(const_cast<void*>(k));
-            value = static_cast<std::int8_t*>(const_cast<void*>(v));
-        }
-    }
-
     /// A softmax tile of one query head before its product with V: [UP(tokens, pack)][rows][pack] of `bytes` bytes
     /// each. scale and sum are MNN's updateScale and runningSum, [rows]; sum is read with the last tile. Without scale
     /// the tile is the whole row, normalised. Called by thread `lane`.
@@ -249,8 +238,8 @@ public:
     }
 
     /// After attention of `rows` queries in each of `heads` query heads. query: MNN's tensor, [row][head][dim] in the
-    /// cache's element type, after RoPE; MNN scales copies of it. Where stored tokens could not be read the step has failed,
-    /// and no token is lost.
+    /// cache's element type, after RoPE; MNN scales copies of it. Where attention has failed the step has, and no
+    /// token is lost.
     template <class Cache>
     MNN::ErrorCode end(Cache& cache, std::uint32_t heads, std::uint32_t rows, const void* query) {
         mnnkv_cache now = describe(cache);
@@ -445,21 +434,12 @@ private:
     }
 
     static mnnkv_host::model_config session_config(const host& settings, std::uint32_t layers, std::uint32_t threads) {
-#if defined(__riscv)
-        const bool by_head = false;  // MNN's path for one row reads the cache itself
-#else
-        const bool by_head = true;
-#endif
-        // A later op may have more threads.
-        const std::uint32_t lanes = std::max<std::uint32_t>(threads, 64);
         const bool has_policy = settings.bounds || settings.quantises || settings.evicts || settings.compresses;
         mnnkv_host::model_config config;
         config.json = settings.config;
         config.layers = layers;
-        config.lanes = lanes;
-        config.threads = threads;
+        config.lanes = threads;
         config.logs = settings.logs;
-        config.restores_heads = by_head;
         config.attends = true;
         config.also = !has_policy                            ? "; the chat can be parked, saved and loaded"
                       : settings.bounds && !settings.has_chunk ? "; a prompt beyond the raw tokens is computed 256 tokens at a time"

@@ -173,7 +173,7 @@ private:
         for (layer* own : of_.layers) {
             if (parked && own->has_tokens() && !own->is_loaded_) {
                 mnnkv_cache cache = own->see_();
-                mnnkv_park_options options = mnnkv_host::parking_options(of_.config, cache.layout->head_dim);
+                mnnkv_park_options options = mnnkv::make<mnnkv_park_options>();
                 options.effort = effort;
                 parked = own->steps_->park(counts_of(meta_), options, cache);
                 own->set_length_(cache.kv_len);
@@ -212,7 +212,7 @@ private:
         for (layer* own : of_.layers) {
             if (saved) {
                 const mnnkv_cache seen = own->see_();
-                const mnnkv_park_options options = mnnkv_host::parking_options(of_.config, seen.layout->head_dim);
+                const mnnkv_park_options options = mnnkv::make<mnnkv_park_options>();
                 mnnkv_cache cache = own->is_loaded_ ? mnnkv::make<mnnkv_cache>() : seen;
                 cache.kv_len = own->is_loaded_ ? own->steps_->length() : cache.kv_len;
                 saved = own->steps_->save(counts_of(meta_), file.snapshot(), options, cache);

@@ -136,7 +136,6 @@ std::vector<chat> chats(const std::string& folder, double budget) {
         {"a budget and a file, parked, saved, loaded", file, parks | reloads | trims, nullptr},
         {"a budget", R"({"kv_memory_mb": )" + megabytes + "}", edits | parks | trims, nullptr},
         {"evicted", evicting + "}", edits | parks | reloads, nullptr},
-        {"evicted by attention", evicting + R"(, "kv_h2o_policy": "mass"})", edits, nullptr},
     };
 }
 

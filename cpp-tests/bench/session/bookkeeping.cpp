@@ -70,7 +70,7 @@ private:
     /// Attention of a layer, with f16 tiles if as_halves_, summed if scored.
     void attend(std::uint32_t layer, bool scored) {
         half halves[Decoder::group_size * flash_block];
-        decoder_.attend(caches_[layer], session_, layer, [&](const mnnkv_score_tile& floats) {
+        decoder_.attend(caches_[layer], [&](const mnnkv_score_tile& floats) {
             mnnkv_score_tile tile = floats;
             if (as_halves_) {
                 const float* values = static_cast<const float*>(floats.data);

@@ -15,7 +15,7 @@ public:
 
     /// Attention of the newest token of a layer. `see(tile)` as in demo::attend.
     template <class See>
-    void attend(const PackedCache& cache, Session& session, std::uint32_t layer, See&& see) {
+    void attend(const PackedCache& cache, See&& see) {
         for (std::uint32_t h = 0; h < Caches::kv_heads; ++h) {
             // As in the demo: the token's key replaces its queries.
             for (std::uint32_t q = 0; q < group_size; ++q) {
@@ -25,20 +25,18 @@ public:
                 }
             }
             group_.start(group_size, Content::dims, queries_, out_ + h * group_size * Content::dims);
-            const half *key, *value;
-            session.head(layer, cache, h, key, value);
-            demo::attend(cache, key, value, group_, see);
+            demo::attend(cache, cache.key(h), cache.value(h), group_, see);
         }
     }
 
     /// Nothing is scored.
-    void attend_only(const PackedCache& cache, Session& session, std::uint32_t layer) {
-        attend(cache, session, layer, [](const mnnkv_score_tile&) {});
+    void attend_only(const PackedCache& cache) {
+        attend(cache, [](const mnnkv_score_tile&) {});
     }
 
     /// As in an engine: each tile is summed.
     void attend(const PackedCache& cache, Session& session, std::uint32_t layer) {
-        attend(cache, session, layer, [&](const mnnkv_score_tile& tile) { session.sums(layer, tile); });
+        attend(cache, [&](const mnnkv_score_tile& tile) { session.sums(layer, tile); });
     }
 
 private:

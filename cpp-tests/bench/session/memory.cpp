@@ -43,15 +43,13 @@ std::uint64_t checksum(const void* data, std::size_t bytes) {
 
 /// Reads K and V of a layer, in the packing units and flash blocks that are full: behind the last token is what an eviction
 /// left there, in the cache or not.
-std::uint64_t read_all(Session& session, std::uint32_t layer, const PackedCache& cache) {
+std::uint64_t read_all(const PackedCache& cache) {
     const std::size_t row = Content::dims * sizeof(half);
     const std::size_t key = cache.length() / 16 * 16 * row, value = cache.length() / 64 * 64 * row;
     std::uint64_t sum = 0;
     for (std::uint32_t h = 0; h < Caches::kv_heads; ++h) {
-        const half *k, *v;
-        session.head(layer, cache, h, k, v);
-        sum = mix(sum ^ checksum(k, key));
-        sum = mix(sum ^ checksum(v, value));
+        sum = mix(sum ^ checksum(cache.key(h), key));
+        sum = mix(sum ^ checksum(cache.value(h), value));
     }
     return sum;
 }
@@ -95,7 +93,7 @@ Trace run(Table& table, const char* name, const Content& content, const std::str
             session.begin(l, caches[l]);
             sample();
             caches.append(l, 1);
-            trace.checksums.push_back(read_all(session, l, caches[l]));
+            trace.checksums.push_back(read_all(caches[l]));
             sample();
             if (evicts) {
                 made_up_scores(session, l, caches[l].length());
@@ -109,7 +107,6 @@ Trace run(Table& table, const char* name, const Content& content, const std::str
         trace.metrics = session.metrics();
         for (std::uint32_t l = 0; l < layers; ++l) {
             session.begin(l, caches[l]);
-            session.restore(l, caches[l]);
             const std::vector<std::int32_t> pairs = session.positions(l, caches[l].length());
             if (!caches.holds(l, pairs.data(), pairs.size() / 2)) {
                 std::fprintf(stderr, "%s: layer %u: a kept token is not what it was\n", name, l);

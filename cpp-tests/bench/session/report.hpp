@@ -35,7 +35,7 @@ private:
 
 /// 3.5:1 in all layers, as in the design's figures.
 inline std::string h2o_config() {
-    return "\"kv_h2o_enable\": true, \"kv_h2o_policy\": \"mass\", \"kv_h2o_layer_start\": 0, "
+    return "\"kv_h2o_enable\": true, \"kv_h2o_layer_start\": 0, "
            "\"kv_h2o_target_lossy_ratio\": 3.5, \"kv_h2o_block_tokens\": 32, "
            "\"kv_h2o_sink_tokens\": 16, \"kv_h2o_recent_tokens\": 96";
 }

@@ -25,7 +25,7 @@ std::vector<double> run(const Content& content, std::uint32_t tokens, const std:
         for (std::uint32_t l = 0; l < layers; ++l) {
             session.begin(l, caches[l]);
             caches.append(l, 1);
-            session.on() ? decoder.attend(caches[l], session, l) : decoder.attend_only(caches[l], session, l);
+            session.on() ? decoder.attend(caches[l], session, l) : decoder.attend_only(caches[l]);
             session.end(l, caches[l], Decoder::query_heads, 1);
         }
         times.push_back(seconds() - start);
