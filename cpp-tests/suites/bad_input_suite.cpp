@@ -94,13 +94,13 @@ TEST(LastError, IsLeftAsItIsBySuccess) {
     ASSERT_EQ(mnnkv_encode_gear(nullptr, 5, 0, nullptr, nullptr, 0, &length), MNNKV_INVALID_ARGUMENT);
     const std::string before = mnnkv_last_error();
     const bytes words = {1, 2, 3, 4};
-    decoded(fp16, encoded(fp16, words), 4);
+    encoded(fp16, words);
     mnnkv_thread_trim();
     EXPECT_EQ(mnnkv_last_error(), before);
 }
 
 TEST(LastError, NamesTheValueAndTheAllowedOnes) {
-    mnnkv_gear_options options = predicting(0);
+    mnnkv_gear_options options = in_format(0);
     options.effort = 1234;
     slot<std::size_t> length;
     const std::uint8_t words[4] = {};
@@ -149,7 +149,7 @@ TEST_P(BadCodecInput, NullPointersAreRefused) {
 
 TEST_P(BadCodecInput, PointersToIntegersAndStructsMustBeAligned) {
     slot<std::size_t> two[2];
-    mnnkv_gear_options options[2] = {predicting(0), predicting(0)};
+    mnnkv_gear_options options[2] = {in_format(0), in_format(0)};
     expect_refused(
         {
             {bad, "dst_len",
@@ -188,11 +188,8 @@ TEST_P(BadCodecInput, LengthsThatAreNoWordsAreRefused) {
         expect_length_refused(length);
         EXPECT_EQ(mnnkv_gear_bound(length, codec_.dtype), 0u) << length;
     }
-    // More words than format v1 counts; v2 would accept the length.
-    if (sizeof(std::size_t) > 4 && codec_.default_format == MNNKV_GEAR_FORMAT_V1) {
-        const std::uint64_t words_32_bits = std::uint64_t{1} << 32;
-        expect_length_refused(static_cast<std::size_t>(words_32_bits * codec_.width));
-        expect_length_refused(static_cast<std::size_t>(words_32_bits * codec_.width * 4));
+    // More words than a frame counts.
+    if (sizeof(std::size_t) > 4) {
         expect_length_refused(static_cast<std::size_t>(4261672975u * std::uint64_t{codec_.width}));
     }
     expect_refused({{bad, "src",
@@ -200,82 +197,24 @@ TEST_P(BadCodecInput, LengthsThatAreNoWordsAreRefused) {
                    dst_, length_);
 }
 
-TEST_P(BadCodecInput, LengthsThatNoObjectHasAreRefused) {
-    for (const std::size_t length : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 1}) {
-        SCOPED_TRACE(length);
-        expect_refused(
-            {
-                {bad, "src",
-                 [&] { return codec_.decode(blob_.data(), length, dst_.data(), dst_.size(), length_.get()); }},
-                {bad, "dst",
-                 [&] { return codec_.decode(blob_.data(), blob_.size(), dst_.data(), length, length_.get()); }},
-                {bad, "dst",
-                 [&] {
-                     return codec_.encode(words_.data(), words_.size(), nullptr, dst_.data(), length, length_.get());
-                 }},
-            },
-            dst_, length_);
-    }
-}
-
-TEST_P(BadCodecInput, AnEmptyBlobIsRefused) {
-    // Bytes without v2's magic are read as v1, which INT8 does not have.
-    const mnnkv_status expected = MNNKV_CORRUPT;
-    const char* const word = codec_.width == 1 ? "INT8" : "word count";
-    expect_refused(
-        {
-            {expected, word, [&] { return codec_.decode(nullptr, 0, dst_.data(), dst_.size(), length_.get()); }},
-            {expected, word, [&] { return codec_.decode(blob_.data(), 0, dst_.data(), dst_.size(), length_.get()); }},
-        },
-        dst_, length_);
-}
-
 TEST_P(BadCodecInput, OptionsOutOfRangeAreRefused) {
     const auto with = [&](const std::function<void(mnnkv_gear_options&)>& change) {
         return [this, change] {
-            mnnkv_gear_options options = predicting(0);
+            mnnkv_gear_options options = in_format(0);
             change(options);
             return encode(&options);
         };
     };
-    std::vector<bad_call> calls = {
-        {bad, "format", with([](auto& o) { o.format = 4; })},
+    const std::vector<bad_call> calls = {
+        {bad, "format", with([](auto& o) { o.format = 3; })},
         {bad, "format", with([](auto& o) { o.format = UINT32_MAX; })},
-        {bad, "predictors", with([](auto& o) { o.predictors = 128; })},
+        {bad, "predictors", with([](auto& o) { o.predictors = 8; })},
         {bad, "predictors", with([](auto& o) { o.predictors = MNNKV_PREDICT_RAW | 1u << 31; })},
         {bad, "effort", with([](auto& o) { o.effort = -1; })},
         {bad, "effort", with([](auto& o) { o.effort = 10; })},
         {bad, "effort", with([](auto& o) { o.effort = INT32_MIN; })},
         {bad, "effort", with([](auto& o) { o.effort = INT32_MAX; })},
     };
-    for (std::size_t i = 0; i < 3; ++i) {
-        calls.push_back({bad, "reserved", with([i](auto& o) { o.reserved[i] = 1; })});
-    }
-    // V2 and LANES have no predictors, V1 three.
-    const auto refuse = [&](std::uint32_t format, const char* name, std::uint32_t predictors) {
-        calls.push_back({bad, name, with([=](auto& o) {
-                             o.format = format;
-                             o.predictors = predictors;
-                         })});
-    };
-    const bool has_v1 = codec_.default_format == MNNKV_GEAR_FORMAT_V1;
-    const std::uint32_t any[] = {MNNKV_PREDICT_RAW, MNNKV_PREDICT_DELTA_SEQ, MNNKV_PREDICT_XOR_SEQ, 7, 8};
-    for (const std::uint32_t predictors : any) {
-        refuse(MNNKV_GEAR_FORMAT_V2, "v2", predictors);
-        refuse(MNNKV_GEAR_FORMAT_LANES, "lanes", predictors);
-    }
-    for (const std::uint32_t predictors : {8u, 9u, 16u, 32u, 64u}) {
-        if (has_v1) {
-            refuse(MNNKV_GEAR_FORMAT_V1, "predictors", predictors);
-            refuse(0, "predictors", predictors);
-        }
-    }
-    if (!has_v1) {
-        const auto in_v1 = with([](auto& o) { o.format = MNNKV_GEAR_FORMAT_V1; });
-        for (const char* const word : {"format is 1", codec_.type_name, "; 2"}) {
-            calls.push_back({MNNKV_UNSUPPORTED, word, in_v1});
-        }
-    }
     expect_refused(calls, dst_, length_);
 }
 
@@ -283,13 +222,13 @@ TEST_P(BadCodecInput, ZeroesInOptionsAreTheDefaults) {
     SEEDED_DICE(random, 501);
     const bytes words = some_words(random, codec_.width, 2000);
     const bytes expected = encoded(codec_, words);
-    mnnkv_gear_options options = predicting(0);
+    mnnkv_gear_options options = in_format(0);
     EXPECT_TRUE(same(encoded(codec_, words, &options), expected)) << "NULL and all zeros";
     options.effort = 5;
     EXPECT_TRUE(same(encoded(codec_, words, &options), expected)) << "effort 0 is 5";
     options.format = codec_.default_format;
     EXPECT_TRUE(same(encoded(codec_, words, &options), expected)) << "format 0";
-    options.predictors = codec_.default_format == MNNKV_GEAR_FORMAT_V1 ? 7 : 0;
+    options.predictors = 7;
     EXPECT_TRUE(same(encoded(codec_, words, &options), expected)) << "predictors 0 are all";
 }
 

@@ -133,15 +133,6 @@ TEST_F(BadLayoutInput, NullIsLegalWhereThereIsNothingToPass) {
     EXPECT_TRUE(cache_.untouched());
 }
 
-TEST_F(BadLayoutInput, ZeroDimensionsAreRefusedByName) {
-    expect_change_refused(bad, "kv_heads", [](mnnkv_layout& l) { l.kv_heads = 0; });
-    expect_change_refused(bad, "head_dim", [](mnnkv_layout& l) { l.head_dim = 0; });
-    expect_change_refused(bad, "l_pack", [](mnnkv_layout& l) { l.l_pack = 0; });
-    expect_change_refused(bad, "h_pack", [](mnnkv_layout& l) { l.h_pack = 0; });
-    expect_change_refused(bad, "flash_block", [](mnnkv_layout& l) { l.flash_block = 0; });
-    expect_change_refused(bad, "max_tokens", [](mnnkv_layout& l) { l.max_tokens = 0; });
-}
-
 TEST_F(BadLayoutInput, DimensionsThatOverflowAreRefused) {
     constexpr std::uint32_t huge = UINT32_MAX;
     expect_change_refused(bad, "key", [](mnnkv_layout& l) { l.kv_heads = l.head_dim = l.max_tokens = huge; });
@@ -155,32 +146,6 @@ TEST_F(BadLayoutInput, DimensionsThatOverflowAreRefused) {
     expect_change_refused(bad, "", [](mnnkv_layout& l) {
         l.kv_heads = l.head_dim = l.l_pack = l.h_pack = l.flash_block = l.max_tokens = huge;
     });
-}
-
-TEST_F(BadLayoutInput, HeadStridesThatCannotBeAreRefused) {
-    const std::uint64_t key_head = cache_.model.key_head_bytes(), value_head = cache_.model.value_head_bytes();
-    expect_change_refused(bad, "key_head_stride", [=](mnnkv_layout& l) { l.key_head_stride = key_head - 2; });
-    expect_change_refused(bad, "key_head_stride", [=](mnnkv_layout& l) { l.key_head_stride = 2; });
-    expect_change_refused(bad, "value_head_stride", [=](mnnkv_layout& l) { l.value_head_stride = value_head - 2; });
-    expect_change_refused(bad, "key", [](mnnkv_layout& l) { l.key_head_stride = UINT64_MAX - 1; });
-    expect_change_refused(bad, "value", [](mnnkv_layout& l) { l.value_head_stride = UINT64_MAX / 2 + 1; });
-}
-
-TEST_F(BadLayoutInput, ElementTypesAreChecked) {
-    for (const std::uint32_t quantised : {MNNKV_DTYPE_INT8, MNNKV_DTYPE_TQ3, MNNKV_DTYPE_TQ4}) {
-        expect_change_refused(MNNKV_UNSUPPORTED, "value_dtype", [=](mnnkv_layout& l) { l.value_dtype = quantised; });
-    }
-    for (const std::uint32_t unknown : {0u, 7u, 0x103u, UINT32_MAX}) {
-        expect_change_refused(bad, "key_dtype", [=](mnnkv_layout& l) { l.key_dtype = unknown; });
-        expect_change_refused(bad, "value_dtype", [=](mnnkv_layout& l) { l.value_dtype = unknown; });
-    }
-}
-
-TEST_F(BadLayoutInput, TokenStridesNeedTokensThatAreRows) {
-    expect_change_refused(bad, "key_token_stride", [](mnnkv_layout& l) { l.key_token_stride = 1 << 20; });
-    expect_change_refused(bad, "value_token_stride", [](mnnkv_layout& l) { l.value_token_stride = 1 << 20; });
-    expect_change_refused(bad, "key_token_stride", [](mnnkv_layout& l) { l.h_pack = 1, l.key_token_stride = 2; });
-    expect_change_refused(bad, "value_token_stride", [](mnnkv_layout& l) { l.flash_block = 1, l.value_token_stride = 2; });
 }
 
 TEST_F(BadLayoutInput, RangesOutsideTheCacheAreRefused) {
@@ -208,20 +173,6 @@ TEST_F(BadLayoutInput, RangesOutsideTheCacheAreRefused) {
         };
         expect_all_refused(calls);
     }
-}
-
-TEST_F(BadLayoutInput, PlacesOutsideTheCacheAreRefused) {
-    std::vector<bad_call> calls;
-    for (const std::uint32_t token : {20u, 21u, UINT32_MAX}) {
-        calls.push_back({bad, "max_tokens", [=] { return mnnkv_kv_index(&layout_, token, 0, first_.get(), nullptr); }});
-        calls.push_back({bad, "max_tokens", [=] { return mnnkv_kv_index(&layout_, token, 0, nullptr, first_.get()); }});
-    }
-    // A padding dim has a place in the buffer and is not a dim of the cache.
-    for (const std::uint32_t dim : {5u, 7u, UINT32_MAX}) {
-        calls.push_back({bad, "dim", [=] { return mnnkv_kv_index(&layout_, 0, dim, first_.get(), nullptr); }});
-        calls.push_back({bad, "dim", [=] { return mnnkv_kv_index(&layout_, 0, dim, nullptr, first_.get()); }});
-    }
-    expect_all_refused(calls);
 }
 
 TEST_F(BadLayoutInput, DenseBuffersMustHaveTheRightLength) {
@@ -277,21 +228,13 @@ TEST_F(BadLayoutInput, BadEvictionsAreRefusedBeforeAByteMoves) {
     } plans[] = {
         {"negative offset", 0, {-1, 2}, 20, "pair"},
         {"negative length", 0, {3, -2}, 20, "pair"},
-        {"most negative", 0, {INT32_MIN, INT32_MIN}, 20, "pair"},
-        {"a good pair, then a negative one", 0, {2, 2, 9, -1}, 20, "pair"},
         {"overlapping", 0, {2, 4, 5, 2}, 20, "pair"},
-        {"the same twice", 0, {2, 4, 2, 4}, 20, "pair"},
         {"descending", 0, {8, 2, 2, 2}, 20, "pair"},
         {"past the end", 0, {2, 2, 18, 3}, 20, "pair"},
-        {"past the end by base", 10, {2, 2, 8, 3}, 20, "pair"},
         {"an empty pair past the end", 0, {2, 2, 21, 0}, 20, "pair"},
-        {"a sum that overflows", 0, {INT32_MAX, INT32_MAX}, 20, "pair"},
         {"a sum that overflows to something small", 0, {2, 2, INT32_MAX, INT32_MAX}, 20, "pair"},
-        {"in the cache but past kv_len", 0, {2, 10}, 11, "pair"},
         {"base past kv_len", 11, {}, 10, "base"},
         {"kv_len past max_tokens", 0, {2, 2}, 21, "max_tokens"},
-        {"largest base", UINT32_MAX, {2, 2}, 20, "base"},
-        {"largest kv_len", 0, {2, 2}, UINT32_MAX, "max_tokens"},
     };
     for (const auto& plan : plans) {
         SCOPED_TRACE(plan.what);

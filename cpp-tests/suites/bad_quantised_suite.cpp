@@ -27,9 +27,9 @@ class BadQuantisedInput : public testing::Test {
 protected:
     static constexpr std::uint32_t count = 8, dims = 64;
 
-    static quantised_shape shape(std::size_t mode) { return {quantised_modes[mode], {4, 8}, 2, dims, 150}; }
+    static quantised_shape shape() { return {quantised_modes[1], {4, 8}, 2, dims, 150}; }
 
-    explicit BadQuantisedInput(std::size_t mode = 1) : cache_(shape(mode), random_) {}
+    BadQuantisedInput() : cache_(shape(), random_) {}
 
     void expect_all_refused(const std::vector<bad_call>& calls) {
         expect_refused(calls, cache_, keys_, values_, first_, second_, length_);
@@ -114,98 +114,6 @@ protected:
     const std::int32_t pair_[2] = {4, 8};
 };
 
-/// A TQ4 cache.
-class BadTurboInput : public BadQuantisedInput {
-protected:
-    BadTurboInput() : BadQuantisedInput(5) {}
-};
-
-TEST_F(BadQuantisedInput, PairsOfTypesThatNoModeHasAreRefusedByBothNames) {
-    const char* const names[] = {"", "F16", "BF16", "F32", "INT8", "TQ3", "TQ4"};
-    for (std::uint32_t key = MNNKV_DTYPE_F16; key <= MNNKV_DTYPE_TQ4; ++key) {
-        for (std::uint32_t value = MNNKV_DTYPE_INT8; value <= MNNKV_DTYPE_TQ4; ++value) {
-            if (key != value) {
-                const std::string word =
-                    std::string("layout->key_dtype is ") + names[key] + " and value_dtype " + names[value];
-                expect_change_refused(MNNKV_UNSUPPORTED, word, [=](mnnkv_layout& l, mnnkv_int8&) {
-                    l.key_dtype = key;
-                    l.value_dtype = value;
-                });
-            }
-        }
-    }
-}
-
-TEST_F(BadQuantisedInput, OtherFlashBlocksAreRefused) {
-    expect_change_refused(MNNKV_UNSUPPORTED, "layout->flash_block is 150 where V is INT8; 64 expected",
-                          [](mnnkv_layout& l, mnnkv_int8&) { l.flash_block = 150; });
-}
-
-TEST_F(BadTurboInput, VWithoutFlashAttentionIsRefusedForMnnsReason) {
-    for (const std::uint32_t dtype : {MNNKV_DTYPE_TQ3, MNNKV_DTYPE_TQ4}) {
-        for (const char* const word : {"layout->flash_block is 150 where V is TQ", "modes 4 and 6, MNN overruns"}) {
-            expect_change_refused(MNNKV_UNSUPPORTED, word, [=](mnnkv_layout& l, mnnkv_int8&) {
-                l.key_dtype = l.value_dtype = dtype;
-                l.flash_block = 150;
-            });
-        }
-    }
-}
-
-TEST_F(BadTurboInput, DimsThatAreNoWholeRecordsAreRefused) {
-    for (const std::uint32_t head_dim : {1u, 48u, 63u}) {
-        expect_change_refused(MNNKV_UNSUPPORTED,
-                              "layout->head_dim is " + std::to_string(head_dim) + " where key_dtype is TQ4",
-                              [=](mnnkv_layout& l, mnnkv_int8&) { l.head_dim = head_dim; });
-    }
-}
-
-TEST_F(BadTurboInput, ElementsHaveNoIndex) {
-    expect_all_refused({
-        {MNNKV_UNSUPPORTED, "layout->key_dtype is TQ4",
-         [&] { return mnnkv_kv_index(cache_.now.layout(), 0, 0, first_.get(), nullptr); }},
-        {MNNKV_UNSUPPORTED, "layout->value_dtype is TQ4",
-         [&] { return mnnkv_kv_index(cache_.now.layout(), 0, 0, nullptr, first_.get()); }},
-    });
-}
-
-TEST_F(BadTurboInput, StridesThatCannotBeAreRefused) {
-    expect_change_refused(bad, "layout->key_token_stride is 72; 0 expected where key_dtype is TQ4",
-                          [](mnnkv_layout& l, mnnkv_int8&) { l.key_token_stride = 72; });
-    expect_change_refused(bad, "layout->value_token_stride is 36; 0 expected where value_dtype is TQ4",
-                          [](mnnkv_layout& l, mnnkv_int8&) { l.value_token_stride = 36; });
-    expect_change_refused(bad, "layout->key_head_stride is 5398; at least 5400",
-                          [](mnnkv_layout& l, mnnkv_int8&) { l.key_head_stride = 150 * 36 - 2; });
-    expect_change_refused(bad, "layout->value_head_stride is 5401; a multiple of 2",
-                          [](mnnkv_layout& l, mnnkv_int8&) { l.value_head_stride = 5401; });
-}
-
-TEST_F(BadQuantisedInput, StridesThatCannotBeAreRefused) {
-    expect_change_refused(bad, "layout->key_token_stride is 72; 0 expected where key_dtype is INT8",
-                          [](mnnkv_layout& l, mnnkv_int8&) { l.key_token_stride = 72; });
-    expect_change_refused(bad, "layout->value_token_stride is 64; 0 expected where value_dtype is INT8",
-                          [](mnnkv_layout& l, mnnkv_int8&) { l.value_token_stride = 64; });
-    const std::uint64_t key_head = cache_.now.key_head(), value_head = cache_.now.value_head();
-    expect_change_refused(bad, "layout->key_head_stride is " + std::to_string(key_head - 4),
-                          [=](mnnkv_layout& l, mnnkv_int8&) { l.key_head_stride = key_head - 4; });
-    expect_change_refused(bad, "layout->value_head_stride is " + std::to_string(value_head + 2) + "; a multiple of 4",
-                          [=](mnnkv_layout& l, mnnkv_int8&) { l.value_head_stride = value_head + 2; });
-    expect_change_refused(bad, "overflows", [](mnnkv_layout& l, mnnkv_int8&) {
-        l.key_head_stride = l.value_head_stride = 0;
-        l.kv_heads = l.head_dim = l.max_tokens = UINT32_MAX;
-    });
-}
-
-TEST_F(BadQuantisedInput, PacksThatNoBackendHasAreRefused) {
-    for (const int8_unit& unit : {int8_unit{0, 0}, {4, 4}, {8, 4}, {1, 16}, {16, 8}, {UINT32_MAX, UINT32_MAX}}) {
-        const std::string word = "layout->int8->l_pack is " + std::to_string(unit.l) + " and h_pack " + std::to_string(unit.h);
-        expect_change_refused(MNNKV_UNSUPPORTED, word, [=](mnnkv_layout&, mnnkv_int8& int8) {
-            int8.l_pack = unit.l;
-            int8.h_pack = unit.h;
-        });
-    }
-}
-
 TEST_F(BadQuantisedInput, KNeedsItsPackingAndArrays) {
     expect_change_refused(bad, "layout->int8 is NULL",
                           [](mnnkv_layout& l, mnnkv_int8&) { l.int8 = nullptr; });
@@ -277,7 +185,7 @@ TEST_F(BadQuantisedInput, OutputsThatShareASideArrayAreRefused) {
 }
 
 TEST_F(BadQuantisedInput, ScatterRefusesTheScalesOfAnotherCacheBehindItsBegin) {
-    quantised_cache other(shape(1), random_);
+    quantised_cache other(shape(), random_);
     other.append(130, random_);
     rows foreign = other.get(20, count);
     const auto scatter = [&](std::uint32_t begin, std::size_t length) {
@@ -351,14 +259,6 @@ TEST_F(BadQuantisedInput, RangesAndLengthsOutsideTheCacheAreRefused) {
     for (const std::uint32_t kv_len : {151u, UINT32_MAX}) {
         expect_all_refused({{bad, "max_tokens is 150", [=] { return mnnkv_kv_changed(layout, key, value, 0, 8, kv_len); }}});
     }
-}
-
-TEST_F(BadQuantisedInput, EvictionsAreRefusedBeforeAByteMoves) {
-    const std::int32_t late[] = {0, 64, 100, 31};
-    expect_all_refused({{bad, "pair 1", [&] {
-                             return mnnkv_kv_compact(cache_.now.layout(), cache_.now.key(), cache_.now.value(), 0, late,
-                                                     2, 130, length_.get());
-                         }}});
 }
 
 TEST_F(BadQuantisedInput, TheInt8FieldOfOtherCachesIsNotRead) {

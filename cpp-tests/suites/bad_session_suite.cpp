@@ -304,27 +304,6 @@ TEST_F(BadSession, EndRefusesHeadsThatDoNotMatchAndMayBeRepeated) {
     EXPECT_TRUE(open().sound());
 }
 
-TEST_F(BadSession, EndRefusesScoresOfTokensThatAreNotThere) {
-    open().append(1);
-    ASSERT_TRUE(ok(open().score(0, 0, 2, favouring(0, 10))));
-    open().forget_last(1);
-    expect_all_refused({{bad, "kv_len", [&] { return open().end(1, 2); }}});
-    EXPECT_TRUE(ok(open().end(1, 0))) << "queries 0 drops the scores";
-    EXPECT_TRUE(open().sound());
-}
-
-TEST_F(BadSession, EndRefusesAHeadWithoutItsLastPart) {
-    mnnkv_block_sums part = one_token();
-    part.flags = MNNKV_TILE_FIRST;
-    ASSERT_TRUE(ok(session_.block_sums(1, 1, part).code()));
-    expect_all_refused({{bad, "split rows of layer 1", [&] { return open().end(1, 1); }}});
-    part.flags = MNNKV_TILE_LAST;
-    part.token_begin = 1;
-    part.token_end = 2;
-    ASSERT_TRUE(ok(session_.block_sums(1, 1, part).code()));
-    EXPECT_TRUE(ok(open().end(1, 1)));
-}
-
 TEST_F(BadSession, LeavesEverythingInWorkingOrder) {
     expect_all_refused(calls_with(bad, "key", [](mnnkv_cache& c) { c.key = nullptr; }));
     EXPECT_TRUE(ok(open().end(0, 2)));

@@ -83,18 +83,6 @@ TEST_F(BadSums, FieldsOutOfRangeAreRefused) {
     EXPECT_TRUE(ok(layer_.end(0, 2))) << "no head has come";
 }
 
-TEST_F(BadSums, NumbersThatAreNoAttentionAreRefused) {
-    for (const double odd : {double{not_a_number}, double{infinity}, -double{infinity}, -3.0, 1e12}) {
-        EXPECT_REFUSED_SUMS("block 2", (s.sums[4] = odd));
-        sums_[4] = 0.1;
-        EXPECT_REFUSED_SUMS("block 0", (s.factors[1] = odd));
-        factors_[1] = 1;
-    }
-    ASSERT_TRUE(ok(hand_over(good(), 1)));
-    EXPECT_TRUE(refuses(bad, "1 heads", [&] { return layer_.end(2, 2); })) << "none of the refused ones is counted";
-    EXPECT_TRUE(ok(layer_.end(1, 2)));
-}
-
 TEST_F(BadSums, NameTheTileThatDidNotFit) {
     static const float values[64] = {0.5f}, fine[2] = {1, 1}, negative[2] = {1, -1}, zero[2] = {1, 0};
     mnnkv_score_tile first = mnnkv::make<mnnkv_score_tile>();
@@ -164,29 +152,6 @@ TEST_F(BadSums, OfARowSumThatCannotBeAreRefused) {
         EXPECT_TRUE(refuses(bad, "is BAD_SCALE", [&] { return hand_over(sums); })) << odd;
     }
     EXPECT_TRUE(ok(layer_.end(0, 2))) << "no head has come";
-}
-
-TEST(BadLane, IsRefusedWhenAnotherThreadIsInIt) {
-    // Two threads in one lane: each call succeeds or is refused, depending on timing.
-    SEEDED_DICE(random, 1602);
-    mnnkv::session session = made_session(object(evicting()), 1, 1);
-    session_layer layer(session, 0, half_layout(300), random);
-    ASSERT_NO_FATAL_FAILURE(layer.step(200));
-    ASSERT_TRUE(ok(layer.begin()));
-    layer.append(1);
-    const std::vector<float> row(201, 1.0f);
-    const summed_part head = sum_part(row, 0, 201, {1, 1, 1}, 16, tiling());
-    const auto run = [&] {
-        for (int i = 0; i < 300; ++i) {
-            const mnnkv_status status = session.block_sums(0, 0, head.given).code();
-            EXPECT_TRUE(status == MNNKV_OK || status == MNNKV_INVALID_ARGUMENT) << mnnkv_status_name(status);
-        }
-    };
-    std::thread other(run);
-    run();
-    other.join();
-    EXPECT_TRUE(ok(layer.end(0, 0))) << "the host drops the scores";
-    EXPECT_TRUE(layer.sound());
 }
 
 }  // namespace

@@ -22,34 +22,8 @@ namespace {
 
 using namespace support;
 
-/// Of 3 layers and 1 KB for a token: room for some thousand tokens in blocks, for one thousand, and for less.
-constexpr std::uint64_t roomy = 8000000, small = 2000000, tight = 1500000;
-
-mnnkv_status tried(const std::string& config) {
-    mnnkv::session session;
-    return session.create(config.data(), config.size(), layers, 1).code();
-}
-
-TEST(Budget, BadConfigsAreRefusedByName) {
-    const std::vector<bad_call> calls = {
-        {bad, "kv_memory_mb", [] { return tried(R"({"kv_memory_mb": -1})"); }},
-        {bad, "kv_memory_mb", [] { return tried(R"({"kv_memory_mb": "64"})"); }},
-        {bad, "kv_memory_mb", [] { return tried(R"({"kv_memory_mb": 1e300})"); }},
-        {bad, "kv_memory_mb", [] { return tried(R"({"kv_memory_mb": [64]})"); }},
-        {bad, "config", [] { return tried(R"({"kv_memory_mb": NaN})"); }},
-        {bad, "kv_memory_bytes", [] { return tried(R"({"kv_memory_bytes": -1})"); }},
-        {bad, "kv_memory_bytes", [] { return tried(R"({"kv_memory_bytes": 1.5})"); }},
-        {bad, "kv_memory_bytes", [] { return tried(R"({"kv_memory_bytes": true})"); }},
-        {bad, "kv_memory_bytes", [] { return tried(R"({"kv_memory_mb": 64, "kv_memory_bytes": 64000000})"); }},
-        {bad, "kv_h2o_enable", [] { return tried(R"({"kv_memory_mb": 64, "kv_h2o_enable": true})"); }},
-        {bad, "kv_lossless_enable",
-         [] { return tried(R"({"kv_memory_mb": 64, "kv_lossless_enable": true, "kv_lossless_runtime_enable": true})"); }},
-        {bad, "kv_memory_file", [] { return tried(R"({"kv_memory_mb": 64, "kv_memory_file": 7})"); }},
-        {bad, "kv_memory_file_mb", [] { return tried(R"({"kv_memory_mb": 64, "kv_memory_file_mb": -0.5})"); }},
-        {bad, "kv_memory_wait_us", [] { return tried(R"({"kv_memory_mb": 64, "kv_memory_wait_us": -1})"); }},
-    };
-    expect_refused(calls);
-}
+/// Of 3 layers and 1 KB for a token: room for some thousand tokens in blocks, and for one thousand.
+constexpr std::uint64_t roomy = 8000000, small = 2000000;
 
 TEST(Budget, CallsThatDoNotFitAreRefused) {
     mnnkv::session without = made("{}"), with = made(budget(roomy));
@@ -233,17 +207,6 @@ TEST_F(BudgetFile, WhatCannotBeItsFileIsLeftAloneAndTokensAreDropped) {
     }
 }
 
-TEST_F(BudgetFile, AFileWhoseFirstBytesAProcessWasKilledInIsReplaced) {
-    for (const std::string& text : {std::string(), std::string("mnn-kv of")}) {
-        SCOPED_TRACE(text);
-        write(text);
-        Chat chat(with_file(small, path_));
-        ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
-        EXPECT_GT(chat.memory().file_tokens, 0u);
-        EXPECT_EQ(chat.warnings(), "");
-    }
-}
-
 TEST_F(BudgetFile, TheFileOfAnotherSessionIsLeftToIt) {
     Chat first(with_file(small, path_));
     ASSERT_NO_FATAL_FAILURE(first.prompt(4 * 1024));
@@ -268,16 +231,6 @@ TEST_F(BudgetFile, AFileThatAKilledProcessHasLeftIsReplaced) {
     EXPECT_LT(stats.file_bytes, 10000000u);
     chat.session.reset();
     EXPECT_FALSE(exists());
-}
-
-TEST_F(BudgetFile, AFileThatHasTakenThePlaceOfItsOwnIsLeftAlone) {
-    Chat chat(with_file(small, path_));
-    ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
-    ASSERT_TRUE(exists());
-    unlink(path_.c_str());
-    write("a letter");
-    chat.session.reset();
-    EXPECT_EQ(contents(), "a letter");
 }
 
 TEST_F(BudgetFile, ItIsTrimmedByAnotherThreadBetweenSteps) {
@@ -305,36 +258,6 @@ TEST_F(BudgetFile, ItIsTrimmedByAnotherThreadBetweenSteps) {
     EXPECT_EQ(chat.memory().dropped_tokens, 0u);
 }
 
-TEST_F(BudgetFile, AfterATrimBlocksComeBackByUse) {
-    Chat chat(with_file(roomy, path_));
-    ASSERT_NO_FATAL_FAILURE(chat.prompt(3 * 1024));
-    ASSERT_NO_FATAL_FAILURE(chat.singles(2));
-    std::uint64_t in_use = 0;
-    ASSERT_TRUE(ok(chat.session.trim(small, &in_use).code()));
-    // Raw tokens of a chat that was raw leave in the next begin.
-    ASSERT_NO_FATAL_FAILURE(chat.singles(1));
-    mnnkv_memory_stats stats = chat.memory();
-    EXPECT_EQ(stats.budget_bytes, small);
-    EXPECT_LE(stats.bytes, small);
-    EXPECT_EQ(stats.state, std::uint32_t{MNNKV_MEMORY_FILE});
-
-    ASSERT_TRUE(ok(chat.session.trim(tight, &in_use).code()));
-    EXPECT_LE(in_use, tight);
-    const std::uint64_t away = chat.memory().file_tokens;
-    EXPECT_GT(away, stats.file_tokens);
-
-    ASSERT_TRUE(ok(chat.session.trim(roomy).code()));
-    EXPECT_EQ(chat.memory().budget_bytes, roomy);
-    for (int wanted = 100; wanted < 2900; wanted += 64) {
-        ASSERT_NO_FATAL_FAILURE(chat.step(1, wanted));
-        EXPECT_LT(chat.distance(), unread) << "token " << wanted;
-    }
-    stats = chat.memory();
-    EXPECT_LT(stats.file_tokens, away / 2) << "blocks that were asked for stay";
-    EXPECT_GT(stats.returned, 0u);
-    EXPECT_EQ(stats.dropped_tokens, 0u);
-}
-
 TEST(Budget, WithoutAFileTrimDropsAndTheChatGoesOn) {
     Chat chat(budget(roomy));
     ASSERT_NO_FATAL_FAILURE(chat.prompt(3 * 1024));
@@ -353,36 +276,6 @@ TEST(Budget, WithoutAFileTrimDropsAndTheChatGoesOn) {
     ASSERT_TRUE(ok(chat.session.reset_all().code()));
     EXPECT_EQ(chat.memory().state, std::uint32_t{MNNKV_MEMORY_RAW});
     EXPECT_EQ(chat.memory().dropped_tokens, 0u);
-}
-
-TEST_F(BudgetFile, AFullFileMeansDropping) {
-    Chat chat(with_file(small, path_, "\"kv_memory_file_mb\": 0.5"));
-    ASSERT_NO_FATAL_FAILURE(chat.prompt(6 * 1024));
-    ASSERT_NO_FATAL_FAILURE(chat.singles(3));
-    const mnnkv_memory_stats stats = chat.memory();
-    EXPECT_EQ(stats.state, std::uint32_t{MNNKV_MEMORY_DROPPING});
-    EXPECT_LE(stats.file_bytes, 500000u);
-    EXPECT_GT(stats.file_bytes, 450000u) << "it is used";
-    EXPECT_EQ(contents().size(), stats.file_bytes);
-    EXPECT_GT(stats.file_tokens, 0u);
-    EXPECT_GT(stats.dropped_tokens, 0u);
-    EXPECT_LE(stats.bytes, stats.budget_bytes);
-    EXPECT_EQ(stats.over_steps, 0u);
-    const std::string said = chat.warnings();
-    EXPECT_NE(said.find("kv_memory_file did not take all blocks"), std::string::npos) << said;
-    EXPECT_NE(said.find("kv_memory_file_mb is 0.5"), std::string::npos) << said;
-}
-
-TEST_F(BudgetFile, ALayerThatBlocksCannotHoldIsSaidAndCounted) {
-    Chat chat(with_file(small, path_));
-    chat.value_offset = 100;
-    ASSERT_NO_FATAL_FAILURE(chat.prompt(3 * 1024));
-    const mnnkv_memory_stats stats = chat.memory();
-    EXPECT_EQ(stats.state, std::uint32_t{MNNKV_MEMORY_RAW});
-    EXPECT_GT(stats.bytes, stats.budget_bytes);
-    ASSERT_NO_FATAL_FAILURE(chat.singles(1));
-    EXPECT_EQ(chat.memory().over_steps, stats.over_steps + layers);
-    EXPECT_NE(chat.warnings().find("layer 0 (3 in all) stays raw until its reset"), std::string::npos) << chat.warnings();
 }
 
 /// The system's own "no": a file that may not be longer, as on a full disk. In a child, since the limit is the process's.
@@ -444,14 +337,6 @@ void expect_loss_alone(Chat& chat, const char* what) {
     // The chat goes on in a new one as if nothing had been.
     ASSERT_TRUE(ok(chat.session.reset_all().code()));
     EXPECT_EQ(chat.memory().state, std::uint32_t{MNNKV_MEMORY_RAW});
-}
-
-TEST_F(BudgetFile, AFileThatIsCutLosesItsBlocksAlone) {
-    Chat chat(with_file(small, path_));
-    ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
-    ASSERT_GT(chat.memory().file_tokens, 0u);
-    ASSERT_EQ(truncate(path_.c_str(), 20000), 0);
-    expect_loss_alone(chat, "cut");
 }
 
 TEST_F(BudgetFile, FlippedBytesLoseTheirBlocksAlone) {

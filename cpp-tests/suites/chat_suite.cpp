@@ -157,23 +157,14 @@ TEST_F(Chat, BadCallsAreRefusedAndChangeNothing) {
     ++longer.kv_len;
     missing.kv_len = cache.kv_len;
     mnnkv_park_options options = mnnkv::make<mnnkv_park_options>();
-    const auto with = [&](std::int32_t effort, std::uint32_t pairing, std::uint32_t dims, float theta) {
-        options.effort = effort;
-        options.rope_pairing = pairing;
-        options.rope_dims = dims;
-        options.rope_theta = theta;
-        return session_.park(0, &options, cache).code();
-    };
+    options.effort = 10;
     slot<std::uint32_t> written;
     const auto append = [&](std::uint32_t layer, mnnkv_cache& given) {
         return mnnkv_snapshot_append(file.get(), session_.get(), layer, nullptr, &given, written.get());
     };
     expect_refused(
         {
-            {bad, "effort", [&] { return with(10, 0, 0, 0); }},
-            {bad, "rope_pairing", [&] { return with(0, 3, 0, 0); }},
-            {bad, "rope_dims", [&] { return with(0, 1, 18, 0); }},
-            {bad, "rope_theta", [&] { return with(0, 1, 0, 0.5f); }},
+            {bad, "effort", [&] { return session_.park(0, &options, cache).code(); }},
             {bad, "layer", [&] { return session_.park(3, nullptr, cache).code(); }},
             {bad, "kv_len", [&] { return session_.park(0, nullptr, longer).code(); }},
             {bad, "interrupted", [&] { return mnnkv_session_interrupt(session_.get(), 2); }},
@@ -193,9 +184,7 @@ TEST_F(Chat, BadCallsAreRefusedAndChangeNothing) {
     each([&](session_layer& host) { host.step(); });
     EXPECT_GT(park(0).raw_bytes, 0u) << "a begin ends the interruption";
     missing.kv_len = hosts_[0]->length();
-    options = mnnkv::make<mnnkv_park_options>();
-    options.rope_pairing = 1;
-    EXPECT_TRUE(ok(file.append(session_, 0, &options, missing).code())) << "a parked layer needs no cache";
+    EXPECT_TRUE(ok(file.append(session_, 0, nullptr, missing).code())) << "a parked layer needs no cache";
     ASSERT_TRUE(ok(session_.interrupt().code()));
     EXPECT_TRUE(refuses(MNNKV_BUSY, "interrupted", [&] { return append(0, missing); }));
     ASSERT_TRUE(ok(session_.interrupt(false).code()));

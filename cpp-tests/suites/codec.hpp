@@ -1,4 +1,4 @@
-// The codec of each type, and the golden frames.
+// The lossless codec by element type.
 
 #ifndef MNNKV_TESTS_CODEC_HPP
 #define MNNKV_TESTS_CODEC_HPP
@@ -10,8 +10,6 @@ namespace support {
 /// The codec of one element type.
 struct word_codec {
     const char* name;
-    /// Its name in error texts.
-    const char* type_name;
     std::uint32_t dtype;
     /// The format of options->format 0.
     std::uint32_t default_format;
@@ -27,30 +25,18 @@ struct word_codec {
     }
 };
 
-constexpr word_codec fp16 = {"fp16", "F16", MNNKV_DTYPE_F16, MNNKV_GEAR_FORMAT_V1, 2};
-constexpr word_codec bf16 = {"bf16", "BF16", MNNKV_DTYPE_BF16, MNNKV_GEAR_FORMAT_V2, 2};
-constexpr word_codec fp32 = {"fp32", "F32", MNNKV_DTYPE_F32, MNNKV_GEAR_FORMAT_V1, 4};
-constexpr word_codec int8 = {"int8", "INT8", MNNKV_DTYPE_INT8, MNNKV_GEAR_FORMAT_V2, 1};
-/// The types of format v1, which is their default.
-constexpr word_codec v1_codecs[] = {fp16, fp32};
+constexpr word_codec fp16 = {"fp16", MNNKV_DTYPE_F16, MNNKV_GEAR_FORMAT_V1, 2};
+constexpr word_codec bf16 = {"bf16", MNNKV_DTYPE_BF16, MNNKV_GEAR_FORMAT_CHECKED, 2};
+constexpr word_codec fp32 = {"fp32", MNNKV_DTYPE_F32, MNNKV_GEAR_FORMAT_V1, 4};
+constexpr word_codec int8 = {"int8", MNNKV_DTYPE_INT8, MNNKV_GEAR_FORMAT_CHECKED, 1};
 constexpr word_codec all_codecs[] = {fp16, bf16, fp32, int8};
-/// The types that v2 rotates by a hint.
-constexpr word_codec float_codecs[] = {fp16, bf16, fp32};
 
 inline void PrintTo(const word_codec& codec, std::ostream* out) { *out << codec.name; }
 
-/// Options with these predictors and defaults otherwise.
-inline mnnkv_gear_options predicting(std::uint32_t predictors) {
+/// Options with this format and defaults otherwise.
+inline mnnkv_gear_options in_format(std::uint32_t format) {
     mnnkv_gear_options options = mnnkv::make<mnnkv_gear_options>();
-    options.predictors = predictors;
-    return options;
-}
-
-/// Options for format v2, with rows of head_dim elements, and defaults otherwise.
-inline mnnkv_gear_options in_v2(std::uint32_t head_dim = 0) {
-    mnnkv_gear_options options = mnnkv::make<mnnkv_gear_options>();
-    options.format = MNNKV_GEAR_FORMAT_V2;
-    options.head_dim = head_dim;
+    options.format = format;
     return options;
 }
 
@@ -61,36 +47,6 @@ inline bytes encoded(const word_codec& codec, const bytes& words, const mnnkv_ge
     EXPECT_TRUE(ok(codec.encode(words.data(), words.size(), options, blob.data(), blob.size(), &length)));
     blob.resize(std::min(length, blob.size()));
     return blob;
-}
-
-/// The words of a blob that has `size` bytes of them. Fails the test when they are not exactly that many.
-inline bytes decoded(const word_codec& codec, const bytes& blob, std::size_t size) {
-    bytes words(size);
-    std::size_t length = 0;
-    EXPECT_TRUE(ok(codec.decode(blob.data(), blob.size(), words.data(), words.size(), &length)));
-    EXPECT_EQ(length, size);
-    return words;
-}
-
-/// An input and the frame that the reference encoder made of it.
-struct golden_frame {
-    std::string name, predictors;
-    word_codec codec;
-    bytes input, frame;
-};
-
-inline std::vector<golden_frame> golden_frames() {
-    std::vector<golden_frame> out;
-    for (const json& entry : json_reader(read_text("gear_v1/manifest.json")).read().items) {
-        const word_codec& codec = entry["dtype"].text == "f16" ? fp16 : fp32;
-        golden_frame golden{entry["frame"].text, entry["predictors"].text, codec,
-                            read_file("gear_v1/" + entry["input"].text), read_file("gear_v1/" + entry["frame"].text)};
-        EXPECT_EQ(golden.input.size(), entry["raw_bytes"].u32()) << golden.name;
-        EXPECT_EQ(golden.frame.size(), entry["frame_bytes"].u32()) << golden.name;
-        out.push_back(std::move(golden));
-    }
-    EXPECT_EQ(out.size(), 135u);
-    return out;
 }
 
 /// Words of a random kind: like those of caches, or noise.

@@ -2,12 +2,9 @@
 // compare with.
 #ifdef __linux__
 
-#include "codec.hpp"
 #include "memory.hpp"
 #include "packed_model.hpp"
 
-#include <chrono>
-#include <functional>
 #include <thread>
 
 namespace {
@@ -41,9 +38,8 @@ protected:
     }
 
     /// A store with cheap encoding: memory matters here.
-    static mnnkv::store quick_store(std::uint32_t workers = 0) {
+    static mnnkv::store quick_store() {
         mnnkv_store_config config = mnnkv::make<mnnkv_store_config>();
-        config.workers = workers;
         config.key_predictors = MNNKV_PREDICT_RAW;
         config.value_predictors = MNNKV_PREDICT_RAW;
         mnnkv::store store;
@@ -108,46 +104,6 @@ TEST_F(LargeCache, FallsByWhatCommitReportsAndComesBackWhole) {
     EXPECT_GE(resident_bytes() - lean, 60 * mega) << "the test would notice memory that did not go";
 }
 
-TEST_F(LargeCache, IsAllThatAPrefetchLeavesOnceItIsRestored) {
-    mnnkv::store store = quick_store(1);
-    mnnkv_store_statistics stats = mnnkv::make<mnnkv_store_statistics>();
-    const auto wait_until = [&](const std::function<bool()>& is_done) {
-        for (int i = 0; i < 60000 && !is_done(); ++i) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-            ASSERT_TRUE(ok(store.stats(stats).code()));
-        }
-        ASSERT_TRUE(is_done());
-    };
-    for (std::uint32_t begin = 0; begin < 16384; begin += 256) {
-        ASSERT_TRUE(ok(store.submit(0, layout_, key_.data(), value_.data(), begin, 256).code()));
-    }
-    wait_until([&] { return stats.submitted_blocks == 64; });
-    ASSERT_TRUE(ok(store.commit(0, layout_, key_.data(), value_.data()).code()));
-    const long lean = resident_bytes();
-    ASSERT_TRUE(ok(store.prefetch(0).code()));
-    wait_until([&] { return stats.decoded_cache_bytes == static_cast<std::uint64_t>(64 * mega); });
-    ASSERT_TRUE(ok(store.restore(0, layout_, key_.data(), value_.data()).code()));
-    EXPECT_TRUE(is_as_made());
-    EXPECT_LE(resident_bytes() - lean, 72 * mega) << "the cache, and working memory of a worker";
-}
-
-TEST_F(LargeCache, FallsAsFarWithBlocksThatEndInsidePages) {
-    // 100 tokens are neither whole K groups nor whole V blocks; one block a step, as in a host.
-    mnnkv::store store = quick_store();
-    const long full = resident_bytes();
-    std::uint64_t sum = 0;
-    for (std::uint32_t begin = 0; begin + 100 <= 16384; begin += 100) {
-        std::uint64_t released = 0;
-        ASSERT_TRUE(ok(store.submit(0, layout_, key_.data(), value_.data(), begin, 100).code()));
-        ASSERT_TRUE(ok(store.commit(0, layout_, key_.data(), value_.data(), &released).code()));
-        sum += released;
-    }
-    EXPECT_GE(static_cast<long>(sum), 60 * mega);
-    expect_about(full - resident_bytes(), sum);
-    ASSERT_TRUE(ok(store.restore(0, layout_, key_.data(), value_.data()).code()));
-    EXPECT_TRUE(is_as_made());
-}
-
 TEST(ThreadMemory, GoesBackByATrim) {
     // On a new thread, which retains nothing yet. Large enough for malloc to release freed memory at once.
     std::thread([] {
@@ -156,7 +112,8 @@ TEST(ThreadMemory, GoesBackByATrim) {
             words.data()[i] = 1;
         }
         std::size_t length = 0;
-        mnnkv_gear_options options = predicting(MNNKV_PREDICT_RAW);
+        mnnkv_gear_options options = mnnkv::make<mnnkv_gear_options>();
+        options.predictors = MNNKV_PREDICT_RAW;
         ASSERT_TRUE(ok(mnnkv_encode_fp16_gear(words.data(), words.size(), &options, blob.data(), blob.size(),
                                               &length)));
         const long before = resident_bytes();

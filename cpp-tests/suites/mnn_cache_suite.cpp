@@ -1,4 +1,4 @@
-// A cache that MNN itself packed, layouts whose K and V differ, and formulas worked out by hand.
+// A cache that MNN itself packed, and formulas worked out by hand.
 
 #include "packed_model.hpp"
 
@@ -121,73 +121,5 @@ TEST(Layout, PlacesWorkedOutByHand) {
         EXPECT_EQ(value, p.value) << "token " << p.token << " dim " << p.dim;
     }
 }
-
-TEST(Layout, DoesNotDependOnHowTheQueryIsPacked) {
-    SEEDED_DICE(random, 2);
-    mnnkv_layout layout = make_layout(avx512, 2, 24, 100, 64);
-    noisy_cache cache(layout, random);
-    const rows expected = cache.get(tokens_from(0, 100));
-    for (const std::uint32_t e_pack : {0u, 1u, 48u, UINT32_MAX}) {
-        layout.e_pack = e_pack;
-        bytes keys(expected.key.size()), values(expected.value.size());
-        ASSERT_TRUE(ok(mnnkv_kv_gather(&layout, cache.key.data(), cache.value.data(), 0, 100, keys.data(),
-                                       values.data(), keys.size())));
-        EXPECT_TRUE(same(keys, expected.key));
-        EXPECT_TRUE(same(values, expected.value));
-    }
-}
-
-/// K and V with element types of different size: the length given is that of the larger one.
-class MixedTypes : public testing::TestWithParam<std::pair<std::uint32_t, std::uint32_t>> {
-protected:
-    static mnnkv_layout layout() {
-        mnnkv_layout mixed = make_layout({"mixed", GetParam().first, 12, 2, 8}, 2, 13, 90, 64);
-        mixed.value_dtype = GetParam().second;
-        return mixed;
-    }
-};
-
-TEST_P(MixedTypes, GatherAndScatterAreInverse) {
-    SEEDED_DICE(random, 3);
-    const mnnkv_layout mixed = layout();
-    noisy_cache from(mixed, random), to(mixed, random);
-    const rows expected = from.get(tokens_from(3, 70));
-    const std::size_t larger = std::max(expected.key.size(), expected.value.size());
-    ASSERT_NE(expected.key.size(), expected.value.size());
-    guarded keys(expected.key.size()), values(expected.value.size());
-    ASSERT_TRUE(ok(mnnkv_kv_gather(&mixed, from.key.data(), from.value.data(), 3, 70, keys.data(), values.data(),
-                                   larger)));
-    EXPECT_TRUE(keys.holds(expected.key));
-    EXPECT_TRUE(values.holds(expected.value));
-
-    bytes key = to.key.contents(), value = to.value.contents();
-    to.model.put(key.data(), value.data(), tokens_from(3, 70), expected);
-    ASSERT_TRUE(ok(mnnkv_kv_scatter(&mixed, keys.data(), values.data(), larger, 3, 70, to.key.data(),
-                                    to.value.data())));
-    EXPECT_TRUE(to.holds(key, value));
-}
-
-TEST_P(MixedTypes, CapacityForTheSmallerTypeAloneIsTooSmall) {
-    SEEDED_DICE(random, 4);
-    const mnnkv_layout mixed = layout();
-    noisy_cache cache(mixed, random);
-    const std::size_t larger = std::max(cache.model.key_row_bytes(70), cache.model.value_row_bytes(70));
-    guarded keys(larger), values(larger);
-    EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "cap_each", [&] {
-        return mnnkv_kv_gather(&mixed, cache.key.data(), cache.value.data(), 3, 70, keys.data(), values.data(),
-                               larger / 2);
-    }));
-    EXPECT_TRUE(keys.untouched());
-    EXPECT_TRUE(values.untouched());
-    EXPECT_TRUE(refuses(MNNKV_INVALID_ARGUMENT, "len_each", [&] {
-        return mnnkv_kv_scatter(&mixed, keys.data(), values.data(), larger / 2, 3, 70, cache.key.data(),
-                                cache.value.data());
-    }));
-    EXPECT_TRUE(cache.untouched());
-}
-
-INSTANTIATE_TEST_SUITE_P(KeyAndValue, MixedTypes,
-                         testing::Values(std::make_pair(MNNKV_DTYPE_F32, MNNKV_DTYPE_F16),
-                                         std::make_pair(MNNKV_DTYPE_BF16, MNNKV_DTYPE_F32)));
 
 }  // namespace

@@ -1,16 +1,11 @@
-// Eviction plans: golden cases of the reference, random cases against a naive planner, edge cases.
+// Eviction plans and scores: golden cases of the reference, defaults, invalid calls. Random cases: tests/h2o.rs.
 
 #include "packed_model.hpp"
-
-#include <cmath>
-#include <limits>
+#include "refusal.hpp"
 
 namespace {
 
 using namespace support;
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
-constexpr float nan_score = std::numeric_limits<float>::quiet_NaN();
 
 struct planned {
     mnnkv_status status;
@@ -40,74 +35,6 @@ mnnkv_h2o_config make_config(std::uint32_t block, std::uint32_t sink, std::uint3
     config.sink_tokens = sink;
     config.recent_tokens = recent;
     return config;
-}
-
-/// The expected plan, block by block.
-struct naive_plan {
-    naive_plan(const std::vector<float>& scores, std::uint32_t kv_len, const mnnkv_h2o_config& c) {
-        const std::uint32_t block = c.block_tokens, blocks = (kv_len + block - 1) / block;
-        const auto tokens_in = [&](std::uint32_t b) { return std::min(kv_len - b * block, block); };
-        std::vector<bool> keep(blocks);
-        for (std::uint32_t b = 0; b < blocks; ++b) {
-            const bool sink = b * block < c.sink_tokens;
-            const bool recent = b >= (kv_len - std::min(c.recent_tokens, kv_len)) / block;
-            keep[b] = sink || recent;
-            floor += keep[b] ? tokens_in(b) : 0;
-        }
-        const float ratio = c.target_mode == MNNKV_TARGET_STATIC
-                                ? std::min(std::max(c.target_keep_ratio, 0.0f), 1.0f)
-                                : 1.0f / std::max(c.target_lossy_ratio, 1.0f);
-        target = c.target_tokens > 0 ? c.target_tokens
-                                     : static_cast<std::uint32_t>(std::ceil(ratio * static_cast<float>(kv_len)));
-        target = std::min(std::max(target, 1u), kv_len);
-        dominates = floor >= target;
-        target = std::max(target, floor);
-        quantized = std::min(kv_len, floor + (target - floor + block - 1) / block * block);
-
-        std::uint32_t kept = floor;
-        while (!dominates && kept < quantized) {
-            std::uint32_t best = blocks;
-            for (std::uint32_t b = 0; b < blocks; ++b) {
-                if (!keep[b] && (best == blocks || better(score(scores, b), score(scores, best)))) {
-                    best = b;
-                }
-            }
-            keep[best] = true;
-            kept += tokens_in(best);
-        }
-        for (std::uint32_t b = 0; b < blocks; ++b) {
-            if (keep[b] || dominates) {
-                add(static_cast<std::int32_t>(b * block), static_cast<std::int32_t>(tokens_in(b)));
-            }
-        }
-    }
-
-    static float score(const std::vector<float>& scores, std::uint32_t b) {
-        return b < scores.size() ? scores[b] : 0.0f;
-    }
-    /// NaN is below everything; the lower one of equal blocks stays.
-    static bool better(float a, float b) { return !std::isnan(a) && (std::isnan(b) || a > b); }
-
-    void add(std::int32_t offset, std::int32_t length) {
-        if (!pairs.empty() && pairs[pairs.size() - 2] + pairs.back() == offset) {
-            pairs.back() += length;
-        } else {
-            pairs.push_back(offset);
-            pairs.push_back(length);
-        }
-    }
-
-    std::uint32_t floor = 0, target = 0, quantized = 0;
-    bool dominates = false;
-    pair_list pairs;
-};
-
-std::uint32_t kept_in(const pair_list& pairs) {
-    std::int32_t kept = 0;
-    for (std::size_t i = 1; i < pairs.size(); i += 2) {
-        kept += pairs[i];
-    }
-    return static_cast<std::uint32_t>(kept);
 }
 
 TEST(GoldenPlan, EqualsTheReference) {
@@ -148,79 +75,6 @@ TEST(GoldenPlan, EqualsTheReference) {
     }
     EXPECT_EQ(cases, 300u);
     EXPECT_GT(evictions, 100u);
-}
-
-TEST(Plan, AgreesWithANaivePlanner) {
-    SEEDED_DICE(random, 201);
-    const float odd_scores[] = {nan_score, -nan_score, infinity, -infinity, 0.0f, -0.0f, 1.0f, -1.0f, 1e-40f, 3e38f};
-    for (int i = 0; i < 3000; ++i) {
-        const std::uint32_t kv_len = random.between(1, random.one_in(2) ? 60 : 700);
-        mnnkv_h2o_config config = make_config(random.between(1, random.one_in(2) ? 7 : 80),
-                                              random.one_in(3) ? 0 : random.below(kv_len + 9),
-                                              random.one_in(3) ? 0 : random.below(kv_len + 9));
-        if (random.one_in(2)) {
-            config.sink_tokens /= 8;
-            config.recent_tokens /= 4;
-        }
-        config.target_mode = random.between(MNNKV_TARGET_STATIC, MNNKV_TARGET_ADAPTIVE);
-        config.target_keep_ratio = random.one_in(9) ? 2.0f * random.unit() - 0.5f : random.unit();
-        config.target_lossy_ratio = random.one_in(9) ? -3.0f * random.unit() - 0.5f : 0.25f + 8.0f * random.unit();
-        config.target_tokens = random.one_in(4) ? random.below(kv_len + 20) : 0;
-        const std::uint32_t blocks = (kv_len + config.block_tokens - 1) / config.block_tokens;
-        // Too few scores, too many, ties and every odd float.
-        std::vector<float> scores(random.one_in(4) ? random.below(blocks + 5) : blocks);
-        const bool odd = random.one_in(3), ties = random.one_in(3);
-        for (float& score : scores) {
-            score = odd && random.one_in(2) ? odd_scores[random.below(10)]
-                    : ties                  ? static_cast<float>(random.below(4))
-                                            : random.unit();
-        }
-
-        SCOPED_TRACE(testing::Message() << "case " << i << ": kv_len " << kv_len << " block "
-                                        << config.block_tokens);
-        const naive_plan expected(scores, kv_len, config);
-        const planned answer = ask(scores, kv_len, &config);
-        ASSERT_TRUE(ok(answer.status));
-        ASSERT_EQ(answer.pairs, expected.pairs);
-        const std::uint32_t kept = kept_in(expected.pairs);
-        const float length = static_cast<float>(kv_len);
-        ASSERT_EQ(answer.plan.kept_tokens, kept);
-        ASSERT_EQ(answer.plan.evicted_tokens, kv_len - kept);
-        ASSERT_EQ(answer.plan.floor_dominates, expected.dominates ? 1u : 0u);
-        ASSERT_NEAR(answer.plan.floor_keep, static_cast<float>(expected.floor) / length, 1e-6);
-        ASSERT_NEAR(answer.plan.target_keep_effective, static_cast<float>(expected.target) / length, 1e-6);
-        ASSERT_NEAR(answer.plan.block_quantized_keep, static_cast<float>(expected.quantized) / length, 1e-6);
-        ASSERT_NEAR(answer.plan.lossy_ratio, length / static_cast<float>(kept), 1e-4);
-    }
-}
-
-TEST(Plan, PairsAreReadyForCompact) {
-    SEEDED_DICE(random, 202);
-    const mnnkv_layout layout = half_layout(640);
-    noisy_cache cache(layout, random);
-    std::vector<float> scores(20);
-    for (float& score : scores) {
-        score = random.unit();
-    }
-    mnnkv_h2o_config config = make_config(32, 40, 100);
-    config.target_tokens = 400;
-    const planned answer = ask(scores, 637, &config);
-    ASSERT_TRUE(ok(answer.status));
-    ASSERT_GT(answer.plan.evicted_tokens, 0u);
-    std::vector<std::uint32_t> kept;
-    for (std::size_t i = 0; i < answer.pairs.size(); i += 2) {
-        for (std::int32_t t = 0; t < answer.pairs[i + 1]; ++t) {
-            kept.push_back(static_cast<std::uint32_t>(answer.pairs[i] + t));
-        }
-    }
-    const rows expected = cache.get(kept);
-    std::uint32_t new_len = 0;
-    ASSERT_TRUE(ok(mnnkv_kv_compact(&layout, cache.key.data(), cache.value.data(), 0, answer.pairs.data(),
-                                    answer.pairs.size() / 2, 637, &new_len)));
-    EXPECT_EQ(new_len, answer.plan.kept_tokens);
-    const rows found = cache.get(tokens_from(0, new_len));
-    EXPECT_TRUE(same(found.key, expected.key));
-    EXPECT_TRUE(same(found.value, expected.value));
 }
 
 TEST(PlanConfig, DefaultsAreThoseTheHeaderNames) {
@@ -281,86 +135,6 @@ TEST(PlanConfig, ZeroIsTheDefaultWhereZeroMakesNoSense) {
     EXPECT_EQ(ask(rising_scores(40), 2560, &zeros).pairs, (pair_list{39 * 64, 64}));
 }
 
-TEST(PlanConfig, FieldsForTheHostDoNotChangeThePlan) {
-    mnnkv_h2o_config config = mnnkv::h2o_defaults();
-    const planned before = ask(rising_scores(40), 2500, &config);
-    config.ema_alpha = nan_score;
-    config.trigger_min_tokens = 1000000;
-    config.update_interval = 7;
-    config.layer_start = 90;
-    config.layer_end = 3;
-    expect_equal(before, ask(rising_scores(40), 2500, &config));
-}
-
-TEST(PlanConfig, TargetTokensOverrideModeAndLength) {
-    for (const std::uint32_t mode : {0u, 1u, 2u}) {
-        mnnkv_h2o_config config = make_config(10, 10, 20);
-        config.target_mode = mode;
-        config.target_keep_ratio = 0.9f;
-        config.target_lossy_ratio = 1.0f;
-        config.target_tokens = 55;
-        const planned answer = ask(rising_scores(100), 1000, &config);
-        EXPECT_EQ(answer.plan.kept_tokens, 60u) << "55 rounded up to blocks";
-        EXPECT_NEAR(answer.plan.target_keep_effective, 0.055, 1e-6);
-        EXPECT_EQ(ask(rising_scores(5), 50, &config).plan.evicted_tokens, 0u) << "more than there are";
-    }
-}
-
-TEST(Plan, KeepsEverythingWhenTheProtectedTokensReachTheTarget) {
-    mnnkv_h2o_config config = make_config(16, 32, 64);
-    config.target_tokens = 96;
-    const planned dominated = ask(rising_scores(100), 1600, &config);
-    EXPECT_EQ(dominated.plan.floor_dominates, 1u);
-    EXPECT_EQ(dominated.plan.evicted_tokens, 0u);
-    EXPECT_EQ(dominated.pairs, (pair_list{0, 1600}));
-    config.target_tokens = 97;
-    const planned cut = ask(rising_scores(100), 1600, &config);
-    EXPECT_EQ(cut.plan.floor_dominates, 0u);
-    EXPECT_EQ(cut.plan.kept_tokens, 112u) << "one block more than the protected ones";
-}
-
-TEST(Plan, OrdersScoresAsTheHeaderSays) {
-    // Blocks of one token, one protected at the end, and one more kept at a time: the order of preference.
-    const std::vector<float> scores = {nan_score, -infinity, 2.0f, infinity, 2.0f, -nan_score, -0.0f, 0.0f};
-    const std::vector<std::int32_t> order = {3, 2, 4, 6, 7, 1, 0, 5};
-    mnnkv_h2o_config config = make_config(1, 0, 1);
-    for (std::uint32_t chosen = 1; chosen <= 8; ++chosen) {
-        config.target_tokens = chosen + 1;
-        const planned answer = ask(scores, 9, &config);
-        std::vector<bool> kept(9), expected(9);
-        expected[8] = true;
-        for (std::uint32_t i = 0; i < chosen; ++i) {
-            expected[static_cast<std::size_t>(order[i])] = true;
-        }
-        for (std::size_t i = 0; i < answer.pairs.size(); i += 2) {
-            for (std::int32_t t = 0; t < answer.pairs[i + 1]; ++t) {
-                kept[static_cast<std::size_t>(answer.pairs[i] + t)] = true;
-            }
-        }
-        EXPECT_EQ(kept, expected) << chosen << " chosen";
-    }
-}
-
-TEST(Plan, OfAnEmptyCacheIsEmpty) {
-    std::size_t n_pairs = 9;
-    mnnkv_h2o_plan plan = empty_plan();
-    ASSERT_TRUE(ok(mnnkv_h2o_plan_reserve(nullptr, 0, 0, nullptr, nullptr, 0, &n_pairs, &plan)));
-    EXPECT_EQ(n_pairs, 0u);
-    EXPECT_EQ(plan.kept_tokens + plan.evicted_tokens, 0u);
-    EXPECT_EQ(plan.lossy_ratio, 1.0f);
-}
-
-TEST(Plan, ReachesTheLongestCacheThereIs) {
-    mnnkv_h2o_config config = make_config(1u << 20, 32, 256);
-    config.target_lossy_ratio = 2.0f;
-    const planned answer = ask(rising_scores(2048), INT32_MAX, &config);
-    ASSERT_TRUE(ok(answer.status));
-    EXPECT_EQ(answer.plan.kept_tokens + answer.plan.evicted_tokens, static_cast<std::uint32_t>(INT32_MAX));
-    EXPECT_NEAR(answer.plan.lossy_ratio, 2.0, 0.01);
-    config.block_tokens = UINT32_MAX;
-    EXPECT_EQ(ask({}, INT32_MAX, &config).pairs, (pair_list{0, INT32_MAX})) << "one block larger than the cache";
-}
-
 TEST(Plan, GivesTheNumberOfPairsItNeedsAndTouchesNothingElse) {
     // Every other block of eight: four pairs, the last two of them joined with the protected end.
     const std::vector<float> scores = {9, 0, 9, 0, 9, 0, 9, 0};
@@ -387,25 +161,6 @@ TEST(Plan, GivesTheNumberOfPairsItNeedsAndTouchesNothingElse) {
     EXPECT_EQ(ask(scores, 80, &config).pairs, (pair_list{0, 10, 20, 10, 40, 10, 60, 20}));
 }
 
-TEST(Scores, FollowTheFormula) {
-    SEEDED_DICE(random, 203);
-    for (int i = 0; i < 300; ++i) {
-        const std::size_t n = random.below(50);
-        const float alpha = i < 2 ? static_cast<float>(i) : random.unit(), norm = 0.5f + 999.0f * random.unit();
-        std::vector<float> scores(n), acc(n), expected(n);
-        for (std::size_t b = 0; b < n; ++b) {
-            scores[b] = random.unit();
-            acc[b] = norm * random.unit();
-            const double folded = double(alpha) * scores[b] + (1.0 - double(alpha)) * acc[b] / norm;
-            expected[b] = static_cast<float>(folded);
-        }
-        ASSERT_TRUE(ok(mnnkv_h2o_update_scores(scores.data(), n, acc.data(), alpha, norm)));
-        for (std::size_t b = 0; b < n; ++b) {
-            ASSERT_NEAR(scores[b], expected[b], 1e-6) << "case " << i << " block " << b;
-        }
-    }
-}
-
 TEST(Scores, AWorkedExample) {
     float scores[] = {0.5f, 0.0f, 1.0f};
     const float acc[] = {8.0f, 16.0f, 0.0f};
@@ -414,6 +169,116 @@ TEST(Scores, AWorkedExample) {
     EXPECT_EQ(scores[1], 0.25f);
     EXPECT_EQ(scores[2], 0.75f);
     EXPECT_TRUE(ok(mnnkv_h2o_update_scores(nullptr, 0, nullptr, 0.75f, 16.0f))) << "no blocks is legal";
+}
+
+class BadPlanInput : public testing::Test {
+protected:
+    /// A good call, with these arguments changed.
+    mnnkv_status plan(std::uint32_t kv_len, const mnnkv_h2o_config* config) {
+        return mnnkv_h2o_plan_reserve(scores_, 8, kv_len, config, pairs_.get()->numbers, 8, n_pairs_.get(),
+                                      plan_.get());
+    }
+
+    void expect_all_refused(const std::vector<bad_call>& calls) { expect_refused(calls, pairs_, n_pairs_, plan_); }
+
+    template <class Change>
+    void expect_config_refused(const std::string& word, Change change) {
+        SCOPED_TRACE(word);
+        mnnkv_h2o_config config = mnnkv::h2o_defaults();
+        change(config);
+        expect_all_refused({{bad, word, [&] { return plan(500, &config); }}});
+    }
+
+    struct pair_room {
+        std::int32_t numbers[16];
+    };
+    const float scores_[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    slot<pair_room> pairs_;
+    slot<std::size_t> n_pairs_;
+    slot<mnnkv_h2o_plan> plan_;
+};
+
+TEST_F(BadPlanInput, PointersAreChecked) {
+    std::int32_t* const pairs = pairs_.get()->numbers;
+    slot<std::size_t> sizes[2];
+    slot<mnnkv_h2o_plan> plans[2];
+    const mnnkv_h2o_config configs[2] = {mnnkv::h2o_defaults(), mnnkv::h2o_defaults()};
+    const auto call = [&](const float* scores, std::size_t n, const mnnkv_h2o_config* config, std::int32_t* to,
+                          std::size_t cap, std::size_t* n_pairs, mnnkv_h2o_plan* out) {
+        return [=] { return mnnkv_h2o_plan_reserve(scores, n, 500, config, to, cap, n_pairs, out); };
+    };
+    expect_all_refused({
+        {bad, "scores", call(nullptr, 8, nullptr, pairs, 8, n_pairs_.get(), plan_.get())},
+        {bad, "pairs", call(scores_, 8, nullptr, nullptr, 8, n_pairs_.get(), plan_.get())},
+        {bad, "n_pairs", call(scores_, 8, nullptr, pairs, 8, nullptr, plan_.get())},
+        {bad, "plan", call(scores_, 8, nullptr, pairs, 8, n_pairs_.get(), nullptr)},
+        {bad, "scores", call(misaligned(scores_), 8, nullptr, pairs, 8, n_pairs_.get(), plan_.get())},
+        {bad, "config", call(scores_, 8, misaligned(&configs[0]), pairs, 8, n_pairs_.get(), plan_.get())},
+        {bad, "pairs", call(scores_, 8, nullptr, misaligned(pairs), 7, n_pairs_.get(), plan_.get())},
+        {bad, "n_pairs", call(scores_, 8, nullptr, pairs, 8, misaligned(sizes[0].get()), plan_.get())},
+        {bad, "plan", call(scores_, 8, nullptr, pairs, 8, n_pairs_.get(), misaligned(plans[0].get()))},
+        {bad, "scores", call(scores_, SIZE_MAX, nullptr, pairs, 8, n_pairs_.get(), plan_.get())},
+        {bad, "scores", call(scores_, SIZE_MAX / 4 + 1, nullptr, pairs, 8, n_pairs_.get(), plan_.get())},
+        {bad, "pairs", call(scores_, 8, nullptr, pairs, SIZE_MAX, n_pairs_.get(), plan_.get())},
+        {bad, "pairs", call(scores_, 8, nullptr, pairs, SIZE_MAX / 8 + 1, n_pairs_.get(), plan_.get())},
+    });
+    EXPECT_TRUE(sizes[0].untouched() && sizes[1].untouched() && plans[0].untouched() && plans[1].untouched());
+}
+
+TEST_F(BadPlanInput, LengthsPastTheLongestCacheAreRefused) {
+    for (const std::uint32_t kv_len : {0x80000000u, UINT32_MAX}) {
+        expect_all_refused({{bad, "kv_len", [&] { return plan(kv_len, nullptr); }}});
+    }
+}
+
+TEST_F(BadPlanInput, ConfigsOutOfRangeAreRefused) {
+    for (const std::uint32_t mode : {3u, UINT32_MAX}) {
+        expect_config_refused("target_mode", [=](mnnkv_h2o_config& c) { c.target_mode = mode; });
+    }
+    expect_config_refused("target_lossy_ratio", [](mnnkv_h2o_config& c) { c.target_lossy_ratio = not_a_number; });
+    expect_config_refused("target_keep_ratio", [](mnnkv_h2o_config& c) {
+        c.target_mode = MNNKV_TARGET_STATIC;
+        c.target_keep_ratio = not_a_number;
+    });
+    for (std::size_t i = 0; i < 3; ++i) {
+        expect_config_refused("reserved", [i](mnnkv_h2o_config& c) { c.reserved[i] = 1; });
+    }
+}
+
+TEST(BadScores, AreRefusedBeforeAScoreChanges) {
+    struct three {
+        float values[3];
+    };
+    slot<three> scores;
+    float* const s = scores.get()->values;
+    const float acc[4] = {1, 2, 3, 4};
+    const auto update = [&](float* to, std::size_t n, const float* from, float alpha, float norm) {
+        return [=] { return mnnkv_h2o_update_scores(to, n, from, alpha, norm); };
+    };
+    std::vector<bad_call> calls = {
+        {bad, "scores", update(nullptr, 3, acc, 0.9f, 1.0f)},
+        {bad, "block_acc", update(s, 3, nullptr, 0.9f, 1.0f)},
+        {bad, "scores", update(misaligned(s), 2, acc, 0.9f, 1.0f)},
+        {bad, "block_acc", update(s, 3, misaligned(acc), 0.9f, 1.0f)},
+        {bad, "scores", update(s, SIZE_MAX, acc, 0.9f, 1.0f)},
+        {bad, "overlap", update(s, 3, s, 0.9f, 1.0f)},
+        {bad, "overlap", update(s, 2, s + 1, 0.9f, 1.0f)},
+    };
+    for (const float alpha : {-0.001f, 1.001f, -infinity, infinity, not_a_number}) {
+        calls.push_back({bad, "alpha", update(s, 3, acc, alpha, 1.0f)});
+    }
+    for (const float norm : {0.0f, -0.0f, -1.0f, -infinity, not_a_number}) {
+        calls.push_back({bad, "norm", update(s, 3, acc, 0.9f, norm)});
+    }
+    expect_refused(calls, scores);
+    for (std::size_t at = 0; at < 3; ++at) {
+        for (const float odd : {not_a_number, infinity, -infinity}) {
+            float sums[3] = {1, 2, 3};
+            sums[at] = odd;
+            expect_refused({{bad, "block_acc[" + std::to_string(at) + "]", update(s, 3, sums, 0.9f, 1.0f)}}, scores);
+        }
+    }
+    EXPECT_TRUE(refuses(bad, "alpha", update(nullptr, 0, nullptr, 2.0f, 1.0f))) << "checked without blocks too";
 }
 
 }  // namespace

@@ -203,30 +203,6 @@ TEST_P(QuantisedCache, GetsTheScalesOfTheFirstBlockInBlocksThatCameWithGrowth) {
     EXPECT_TRUE(holds(cache, expected));
 }
 
-TEST_P(QuantisedCache, LosesOnlyItsTailInARelease) {
-    quantised_cache cache = filled(300, 10);
-    const rows expected = cache.get(0, 10);
-    std::uint64_t released = 0;
-    const std::uint32_t tail = cache.layout()->max_tokens - 10;
-    ASSERT_TRUE(ok(mnnkv_kv_release(cache.layout(), cache.key(), cache.value(), 10, tail, &released)));
-    EXPECT_TRUE(holds(cache, expected)) << "the first block of V keeps its scales";
-    if (cache.has_int8_value()) {
-        EXPECT_FALSE(cache.has_scales(0, 3, 0)) << "block 3 was released whole";
-    }
-    // All tokens, and the next append of a host that counts from 10 on.
-    const std::uint32_t before = cache.n;
-    cache.append(200, random_);
-    ASSERT_TRUE(ok(mnnkv_kv_appended(cache.layout(), cache.key(), cache.value(), before, 200)));
-    EXPECT_TRUE(cache.is_valid());
-    ASSERT_TRUE(ok(mnnkv_kv_release(cache.layout(), cache.key(), cache.value(), 0, 300, &released)));
-    if (cache.has_int8_value()) {
-        EXPECT_NE(load<float>(cache.value() + cache.value_scale(1, 0, 95)), 0.0f) << "block 0 is the master";
-    }
-    for (const std::size_t at : cache.key_places(1, 209)) {
-        EXPECT_EQ(cache.key()[at], 0);
-    }
-}
-
 TEST_P(QuantisedCache, DequantizesToTheValuesOfItsCodes) {
     quantised_cache cache = filled(150, 130);
     const std::uint32_t begin = 60, count = 66, dims = cache.shape().dims;

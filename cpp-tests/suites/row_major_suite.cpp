@@ -96,36 +96,6 @@ TEST_P(RowMajorCache, IsReadAndCompactedWhereItLies) {
     }
 }
 
-TEST_P(RowMajorCache, GivesItsPagesBack) {
-    std::uint64_t released = 0;
-    const std::uint32_t begin = 512, count = 1024;
-    ASSERT_TRUE(ok(mnnkv_kv_release(&layout_, key_.data(), value_.data(), begin, count, &released)));
-#ifdef __linux__
-    // A transposed V has a row of 4,096 bytes per dim: half of its middle is no whole page.
-    const std::uint64_t rows = std::uint64_t{count} * heads * dims * 2;
-    EXPECT_EQ(released, transposed() ? rows : 2 * rows);
-#endif
-    for (std::uint32_t t = 0; t < tokens; ++t) {
-        const bool gone = t >= begin && t < begin + count;
-        ASSERT_TRUE(gone ? key(t, 3, 5) == 0 && value(t, 3, 5) == 0 : holds(t, t)) << t;
-    }
-}
-
-TEST_P(RowMajorCache, IsStoredAndRestored) {
-    mnnkv::store store;
-    ASSERT_TRUE(ok(store.create().code()));
-    std::uint64_t ticket = 0, released = 0, restored = 0;
-    ASSERT_TRUE(ok(store.submit(0, layout_, key_.data(), value_.data(), 64, 256, &ticket).code()));
-    ASSERT_TRUE(ok(store.commit(0, layout_, key_.data(), value_.data(), &released).code()));
-    EXPECT_EQ(key(64, 0, 0), 0);
-    EXPECT_GT(released, 0u);
-    ASSERT_TRUE(ok(store.restore(0, layout_, key_.data(), value_.data(), &restored).code()));
-    EXPECT_EQ(restored, std::uint64_t{256} * heads * dims * 4);
-    for (std::uint32_t t = 0; t < tokens; ++t) {
-        ASSERT_TRUE(holds(t, t)) << t;
-    }
-}
-
 INSTANTIATE_TEST_SUITE_P(Of, RowMajorCache, testing::Bool(), [](const testing::TestParamInfo<bool>& tested) {
     return tested.param ? "ValuesTransposed" : "ValuesAsRows";
 });

@@ -21,7 +21,7 @@ inline mnnkv::session made_session(const std::string& config, std::uint32_t laye
 
 /// Evicts from every layer, in small blocks, so that small caches show what large ones do.
 inline std::string evicting(const std::string& more = "") {
-    return R"("kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 16,
+    return R"("kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 16,
               "kv_h2o_sink_tokens": 16, "kv_h2o_recent_tokens": 32, "kv_h2o_trigger_min_tokens": 100,
               "kv_h2o_update_interval": 4, "kv_h2o_target_lossy_ratio": 2.0)" + (more.empty() ? "" : ", " + more);
 }

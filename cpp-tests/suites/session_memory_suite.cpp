@@ -116,7 +116,7 @@ protected:
 };
 
 TEST_F(ResidentHost, LosesSixtyPercentByEviction) {
-    make(R"({"kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5,
+    make(R"({"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5,
              "kv_h2o_sink_tokens": 32, "kv_h2o_recent_tokens": 256, "kv_h2o_update_interval": 4})");
     for (int i = 0; i < 8; ++i) {
         for (std::uint32_t layer = 0; layer < layers; ++layer) {

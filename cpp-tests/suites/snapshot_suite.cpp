@@ -146,37 +146,6 @@ TEST(Snapshot, RefusalsNameTheArgumentAndWriteNothing) {
     EXPECT_TRUE(needed == 1000 && out == bytes(4, 0x5A));
 }
 
-TEST(Snapshot, DamageIsRefusedAndNamedAndTheRestCanBeSalvaged) {
-    const container whole = saved();
-    std::size_t refused = 0, lost = 0;
-    for (std::size_t at = 0; at < whole.data.size(); ++at) {
-        container damaged = whole;
-        damaged.data[at] ^= 4;
-        const mnnkv_snapshot_io io = damaged.io();
-        mnnkv::snapshot snapshot;
-        const mnnkv::status status = snapshot.open(options_of(&io));
-        if (!status) {
-            ++refused;
-            ASSERT_EQ(status.code(), MNNKV_CORRUPT) << at;
-            ASSERT_TRUE(std::strstr(status.message(), " at offset ") != nullptr) << status.message();
-        }
-        ASSERT_TRUE(snapshot.open(options_of(&io, MNNKV_SNAPSHOT_SALVAGE))) << at;
-        for (const char* const name : {"tokens", "sampler"}) {
-            bytes found;
-            if (!snapshot.section(name, found)) {
-                ++lost;
-                continue;
-            }
-            const bool is_tokens = name[0] == 't';
-            const std::size_t len = is_tokens ? found.size() : 5;
-            ASSERT_TRUE(found == (is_tokens ? bytes(len, 7) : bytes{'t', 'o', 'p', '-', 'k'})) << at;
-        }
-    }
-    EXPECT_GT(refused, 512u) << "header, slots, fingerprint, records";
-    EXPECT_GE(lost, 1000u) << "each byte of tokens";
-    EXPECT_LT(lost, 1300u) << "records are short";
-}
-
 TEST(Snapshot, AHostThatCannotWriteKeepsTheOldState) {
     container made = saved();
     const mnnkv_snapshot_io io = made.io();

@@ -12,12 +12,11 @@ template <class T>
 constexpr std::size_t first_size(const T*) {
     return sizeof(T);
 }
-/// Programs that were built before INT8 caches.
-constexpr std::size_t first_size(const mnnkv_layout*) { return 72; }
-/// Programs that were built before executors.
-constexpr std::size_t first_size(const mnnkv_session_options*) {
-    return offsetof(mnnkv_session_options, host_threads);
-}
+constexpr std::size_t first_size(const mnnkv_layout*) { return offsetof(mnnkv_layout, int8); }
+constexpr std::size_t first_size(const mnnkv_store_config*) { return 32; }
+constexpr std::size_t first_size(const mnnkv_store_statistics*) { return 128; }
+constexpr std::size_t first_size(const mnnkv_session_options*) { return offsetof(mnnkv_session_options, attends); }
+constexpr std::size_t first_size(const mnnkv_metrics*) { return offsetof(mnnkv_metrics, h2o_unscored_plan_count); }
 
 /// Tries one struct in all sizes; `call` passes it to a function and must succeed with the good one. `oldest`: its size
 /// in the first header that had it.
@@ -55,7 +54,7 @@ void check_sizes(const T& good, Call call, std::size_t oldest = first_size(stati
 
 /// Fills one output struct in all sizes; `call` passes it to a function that must succeed. `oldest` as in check_sizes.
 template <class T, class Call>
-void check_output_sizes(Call call, std::size_t oldest = sizeof(T)) {
+void check_output_sizes(Call call, std::size_t oldest = first_size(static_cast<const T*>(nullptr))) {
     struct {
         T known;
         std::uint8_t tail[40];
