@@ -150,33 +150,9 @@ public:
         length -= count;
     }
 
-    /// Turns the keys of tokens whose positions in the chat have changed (K-shift).
-    void shift(std::uint32_t first, std::uint32_t count, float positions) {
-        for (std::uint32_t t = first; t < first + count; ++t) {
-            for (std::uint32_t head = 0; head < kv_heads; ++head) {
-                float row[dims];
-                for (std::uint32_t d = 0; d < dims; ++d) {
-                    row[d] = widen(key_at(head, t, d));
-                }
-                rotate(row, positions);
-                for (std::uint32_t d = 0; d < dims; ++d) {
-                    key_at(head, t, d) = narrow(row[d]);
-                }
-            }
-        }
-    }
-
 #if STEP >= 1
     // Cache: the same memory, in the words of mnn-kv.
     mnnkv_cache view() {
-#if STEP >= 7
-        // Cache::view, first: a parked cache has no memory, and needs none to be saved
-        if (capacity_ == 0) {
-            mnnkv_cache none = mnnkv::make<mnnkv_cache>();
-            none.kv_len = length;
-            return none;
-        }
-#endif
         layout_ = mnnkv::make<mnnkv_layout>();
         layout_.key_dtype = layout_.value_dtype = MNNKV_DTYPE_BF16;
         layout_.kv_heads = kv_heads;
@@ -186,10 +162,12 @@ public:
         layout_.flash_block = 1;  // V: one token after the other
         layout_.max_tokens = capacity_;
         mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
-        cache.layout = &layout_;
-        cache.key = key_.words();
-        cache.value = value_.words();
         cache.kv_len = length;
+        if (capacity_ > 0) {
+            cache.layout = &layout_;
+            cache.key = key_.words();
+            cache.value = value_.words();
+        }
         return cache;
     }
 #endif

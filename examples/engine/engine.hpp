@@ -1,6 +1,6 @@
 // An LLM engine: prompts in chunks, drafts with rollback, edits of the history, attention on two threads.
 //
-// STEP is how far it has become a host of mnn-kv, 0 to 9: docs/adopt.md. Lines of step n are in `#if STEP >= n`.
+// STEP is how far it has become a host of mnn-kv, 0 to 4: docs/adopt.md. Lines of step n are in `#if STEP >= n`.
 // With an empty config the engine runs as in step 0.
 
 #ifndef ENGINE_ENGINE_HPP
@@ -8,7 +8,6 @@
 
 #include "cache.hpp"
 
-#include <cstdio>
 #include <thread>
 
 namespace engine {
@@ -29,29 +28,15 @@ public:
     explicit Engine(const Model& model, const std::string& config = "") : model_(model), caches_(layers) {
         (void)config;
 #if STEP >= 2
-        // Engine::Engine. With an empty config, or one that is refused, the engine runs as before.
+        // Engine::Engine. With an empty config, or one that is refused, the engine runs as before
         if (!config.empty()) {
             mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
             options.layers = layers;
-            options.lanes = options.host_threads = threads;
+            options.lanes = threads;
             options.config_json = config.data();
             options.config_len = config.size();
-            options.attends = 1;  // Engine::attention calls attend where the config has kv_quant
-#if STEP >= 4
-            // Engine::Engine, before it creates the session
-            options.restores_heads = 1;
-#endif
+            options.attends = 1;  // Engine::attention calls attend
             ok(session_.create(options));
-        }
-#endif
-#if STEP >= 5
-        // Engine::Engine, with a session
-        if (session_) {
-            mnnkv_rotation rotation = mnnkv::make<mnnkv_rotation>();
-            rotation.pairing = 1;  // channel i turns with i + dims / 2
-            rotation.dims = dims;
-            rotation.theta = rope_theta;
-            ok(session_.rotation(MNNKV_ALL_LAYERS, &rotation));
         }
 #endif
     }
@@ -97,9 +82,6 @@ public:
     void clear() {
 #if STEP >= 3
         // Engine::clear
-        for (auto& places : places_) {
-            places.clear();
-        }
         if (session_) {
             ok(session_.reset_all());
             open_ = layers;
@@ -109,47 +91,14 @@ public:
             cache.length = 0;
         }
         chat.clear();
+        places_.clear();
     }
 
     /// Drops all tokens of the chat from `length` on.
-    bool rollback(std::uint32_t length) {
-        for (std::uint32_t layer = 0; layer < layers; ++layer) {
-#if STEP >= 3
-            // Engine::rollback, for each layer
-            if (session_) {
-                if (!keep(layer, 0, length, 0, 0)) {
-                    return false;
-                }
-                places_[layer].resize(length);
-                continue;
-            }
-#endif
-            caches_[layer].length = length;
-        }
-        chat.resize(length);
-        return true;
-    }
+    bool rollback(std::uint32_t length) { return erase(length, static_cast<std::uint32_t>(places_.size()) - length); }
 
-    /// Removes tokens from the middle of the chat; later ones get new positions. False: only clear may follow.
-    bool forget(std::uint32_t first, std::uint32_t count) {
-        for (std::uint32_t layer = 0; layer < layers; ++layer) {
-            Cache& cache = caches_[layer];
-#if STEP >= 3
-            // Engine::forget, for each layer
-            if (session_) {
-                const std::uint32_t behind = first + count, length = static_cast<std::uint32_t>(chat.size());
-                if (!keep(layer, 0, first, behind, length - behind) || !shift(layer, first, count)) {
-                    return false;
-                }
-                continue;
-            }
-#endif
-            cache.erase(first, count);
-            cache.shift(first, cache.length - first, -static_cast<float>(count));
-        }
-        chat.erase(chat.begin() + first, chat.begin() + first + count);
-        return true;
-    }
+    /// Removes tokens from the middle of the chat; later ones keep their positions. False: only clear may follow.
+    bool forget(std::uint32_t first, std::uint32_t count) { return erase(first, count); }
 
     /// What the model says after the last row of the last forward; for tests.
     std::vector<float> logits() const {
@@ -169,47 +118,13 @@ public:
 
     Cache& cache(std::uint32_t layer) { return caches_[layer]; }
 
-#if STEP >= 2
-    // Engine, for its tests
+#if STEP > 1
+    /// For tests.
     mnnkv::session& session() { return session_; }
     mnnkv_status code() const { return code_; }
 #endif
 
-#if STEP >= 3
-    // Engine::positions: where the tokens of a cache are in the chat, as (offset, length) in the order of the cache
-    std::vector<std::int32_t> positions(std::uint32_t layer) {
-        std::vector<std::int32_t> pairs;
-        std::size_t n = 0;
-        (void)session_.positions(layer, nullptr, 0, n);
-        pairs.resize(2 * n);
-        ok(session_.positions(layer, pairs.data(), n, n));
-        return pairs;
-    }
-#endif
-
-#if STEP >= 5
-    // Engine::pin: tokens that no eviction removes
-    bool pin(std::uint32_t first, std::uint32_t count) { return ok(session_.pin(first, count)); }
-#endif
-
-#if STEP >= 7
-    // Engine::park: while the user thinks
-    bool park() {
-        for (std::uint32_t layer = 0; layer < layers; ++layer) {
-            mnnkv_cache view = caches_[layer].view();
-            if (view.layout == nullptr) {
-                continue;  // there is nothing to park, or it is parked
-            }
-            if (!ok(session_.park(layer, nullptr, view))) {
-                return false;
-            }
-            caches_[layer].release();  // reserve takes memory again before the next begin
-        }
-        return true;
-    }
-#endif
-
-#if STEP >= 8
+#if STEP >= 4
     // Engine::chat_file: a file that only this model opens
     mnnkv_snapshot_options chat_file(const char* path) const {
         mnnkv_snapshot_options options = mnnkv::make<mnnkv_snapshot_options>();
@@ -220,75 +135,40 @@ public:
         return options;
     }
 
-    // Engine::save: all that the chat needs to go on
+    // Engine::save: all that the chat needs to go on, in one commit
     bool save(mnnkv::snapshot& file) {
+        bool done = true;
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             mnnkv_cache view = caches_[layer].view();
-            if (!ok(file.append(session_, layer, nullptr, view))) {
-                (void)mnnkv_snapshot_discard(file.get());
-                return false;
-            }
+            done = done && ok(file.append(session_, layer, nullptr, view));
         }
-        Tokens tokens = chat;
-        tokens.push_back(next_);
-        std::vector<std::uint32_t> places;
-        for (const auto& of_layer : places_) {
-            places.insert(places.end(), of_layer.begin(), of_layer.end());
-        }
-        if (!ok(file.put("tokens", tokens.data(), tokens.size() * sizeof(Token))) ||
-            !ok(file.put("places", places.data(), places.size() * sizeof places[0])) || !ok(file.commit())) {
-            (void)mnnkv_snapshot_discard(file.get());
-            return false;
-        }
-        return true;
+        Tokens state(1, next_);
+        state.insert(state.end(), chat.begin(), chat.end());
+        state.insert(state.end(), places_.begin(), places_.end());
+        done = done && ok(file.put("engine", state.data(), state.size() * sizeof state[0])) && ok(file.commit());
+        (void)(done || mnnkv_snapshot_discard(file.get()));
+        return done;
     }
 
     // Engine::load: in place of the chat. False: the chat is as before
     bool load(const mnnkv::snapshot& file) {
-        std::vector<char> bytes, places;
-        if (!ok(file.section("tokens", bytes)) || !ok(file.section("places", places))) {
+        std::vector<char> bytes;
+        error = "the file is not one of this engine";
+        if (!ok(file.section("engine", bytes)) || bytes.size() / sizeof(Token) % 2 == 0 || !ok(file.load(session_))) {
             return false;
         }
-        const std::size_t count = bytes.size() / sizeof(Token), row = (count - 1) * sizeof places_[0][0];
-        if (count == 0 || places.size() != layers * row) {
-            error = "the file is not one of this engine";
-            return false;
-        }
-        Tokens tokens(count);
-        std::memcpy(tokens.data(), bytes.data(), tokens.size() * sizeof(Token));
-        const Token next = tokens.back();
-        tokens.pop_back();
-        if (!ok(file.load(session_))) {
-#if STEP >= 9
-            // Engine::load, where layers are damaged
-            if (is_lost()) {
-                chat.swap(tokens);
-                next_ = next;
-                return read_again();
-            }
-#endif
-            return false;  // no layer has changed
-        }
-        chat.swap(tokens);
-        next_ = next;
+        Tokens state(bytes.size() / sizeof(Token));
+        std::memcpy(state.data(), bytes.data(), state.size() * sizeof(Token));
+        next_ = state[0];
+        const auto middle = state.begin() + 1 + static_cast<std::ptrdiff_t>(state.size() / 2);
+        chat.assign(state.begin() + 1, middle);
+        places_.assign(middle, state.end());
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             std::uint32_t logical = 0;
             caches_[layer].release();
             ok(session_.lengths(layer, logical, caches_[layer].length));
-            places_[layer].resize(chat.size());
-            std::memcpy(places_[layer].data(), places.data() + layer * row, row);
         }
         return true;
-    }
-#endif
-
-#if STEP >= 9
-    // Engine::metrics: for a log, once per turn
-    std::string metrics() {
-        std::string text, warnings;
-        ok(session_.metrics_json(text));
-        ok(session_.warnings(warnings));
-        return text + "\n" + warnings;
     }
 #endif
 
@@ -298,22 +178,17 @@ private:
         x_.resize(std::size_t(rows) * hidden);
         for (std::uint32_t row = 0; row < rows; ++row) {
             std::copy(model_.embed(tokens[row]), model_.embed(tokens[row]) + hidden, &x_[row * hidden]);
+            places_.push_back(places_.empty() ? 0 : places_.back() + 1);
         }
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             if (!attention(layer, rows)) {
 #if STEP >= 2
-                // Engine::forward, where a layer failed: a budget too small for the model. The engine runs as before
+                // Engine::forward, where a layer failed: the budget is too small for the model. The engine runs as before
                 if (session_ && chat.empty() && code_ == MNNKV_INVALID_ARGUMENT) {
                     session_.reset();
                     open_ = layers;
                     clear();
                     return forward(tokens, rows);
-                }
-#endif
-#if STEP >= 9
-                // Engine::forward, where a layer failed
-                if (is_lost()) {
-                    return read_again() && forward(tokens, rows);
                 }
 #endif
                 undo();
@@ -330,15 +205,19 @@ private:
     /// A layer's step: appends K and V of the rows, and attends to its tokens. False: cancelled, or refused.
     bool attention(std::uint32_t layer, std::uint32_t rows) {
         Cache& cache = caches_[layer];
-        if (!cache.reserve(cache.length + rows)) {
-            error = "out of memory";
+        if (!room(cache, cache.length + rows)) {
             return false;
         }
 #if STEP >= 2
-        // Engine::attention, before it appends
+        // Engine::attention, before it appends: tokens leave the cache, whose length is often lower then
         mnnkv_cache view = cache.view();
-        if (session_ && !begin(layer, view)) {
-            return false;
+        if (session_) {
+            if (!ok(session_.begin(layer, view))) {
+                return false;
+            }
+            cache.length = begun_ = view.kv_len;
+            open_ = layer;
+            view.kv_len += rows;
         }
 #endif
         const std::uint32_t past = cache.length, total = past + rows;
@@ -346,15 +225,8 @@ private:
         attended_.resize(queries_.size());
         for (std::uint32_t row = 0; row < rows; ++row) {
             float k[kv_heads * dims], v[kv_heads * dims];
-            float position = static_cast<float>(chat.size() + row);  // in the chat, not in the cache
-#if STEP >= 3
-            // Engine::attention, after the position of a row
-            if (session_) {
-                std::vector<std::uint32_t>& places = places_[layer];  // undo takes those of a failed step away
-                places.push_back(places.empty() ? 0 : places.back() + 1);
-                position = static_cast<float>(places.back());
-            }
-#endif
+            // Positions are the chat's, not the cache's.
+            const float position = static_cast<float>(places_[chat.size() + row]);
             model_.project(layer, &x_[row * hidden], position, &queries_[row * query_heads * dims], k, v);
             cache.append(k, v);
         }
@@ -363,17 +235,6 @@ private:
             cancel_at = layers;
             return false;
         }
-#if STEP >= 2
-        // Engine::attention, after its appends
-        view.kv_len = cache.length;
-#endif
-#if STEP >= 6
-        // Engine::attention, before its threads
-        std::uint32_t scored = 0, block_tokens = 0;
-        if (session_) {
-            ok(session_.scored_rows(layer, rows, scored, block_tokens));
-        }
-#endif
         const auto work = [&](std::uint32_t lane) {
 #if STEP >= 2
             // Engine::attention, on each of its threads: a part of the step in place of heads
@@ -386,53 +247,18 @@ private:
                 step.queries = queries_.data();  // [rows][heads][dims], rotated
                 step.output = attended_.data();
                 step.causal = 1;
-                ok(session_.attend(layer, lane, threads, view, step), lane);
+                failures_[lane] = session_.attend(layer, lane, threads, view, step).message();
                 return;
             }
 #endif
             std::vector<float>& p = lanes_[lane].p;
-            p.assign(std::size_t(rows) * total, 0);
+            p.assign(total, 0);
             for (std::uint32_t head = lane; head < kv_heads; head += threads) {
-                const Word *key = cache.key(head), *value = cache.value(head);
-#if STEP >= 4
-                // Engine::attention, on its threads, for each KV head
-                const void *k = key, *v = value;
-                if (session_ && !ok(session_.head(layer, lane, head, view, k, v), lane)) {
-                    return;
-                }
-                key = static_cast<const Word*>(k);
-                value = static_cast<const Word*>(v);
-#endif
                 for (std::uint32_t q = head * group; q < (head + 1) * group; ++q) {
                     for (std::uint32_t row = 0; row < rows; ++row) {
                         const std::size_t at = (std::size_t(row) * query_heads + q) * dims;
-                        attend(key, value, &queries_[at], past + row + 1, &p[std::size_t(row) * total], &attended_[at]);
+                        attend(cache.key(head), cache.value(head), &queries_[at], past + row + 1, p.data(), &attended_[at]);
                     }
-#if STEP >= 6
-                    // Engine::attention, after each query head: p is [rows][total], 0 where masked
-                    if (scored > 0) {
-                        mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
-                        tile.dtype = MNNKV_DTYPE_F32;
-                        tile.queries = rows;
-                        tile.tokens = total;
-                        tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
-                        tile.data = p.data();
-                        mnnkv_block_sums sums = mnnkv::make<mnnkv_block_sums>();
-                        sums.flags = tile.flags;
-                        sums.heads = 1;
-                        sums.rows = scored;
-                        sums.block_tokens = block_tokens;
-                        sums.blocks = total / block_tokens + 1;
-                        std::vector<double>& room = lanes_[lane].room;
-                        room.resize((std::size_t(sums.blocks) + 1) * scored);
-                        sums.factors = room.data();
-                        sums.sums = room.data() + scored;
-                        mnnkv_sum_tile(&sums, &tile);
-                        if (!ok(session_.block_sums(layer, lane, sums), lane)) {
-                            return;
-                        }
-                    }
-#endif
                 }
             }
         };
@@ -440,155 +266,87 @@ private:
         work(0);
         other.join();
 #if STEP >= 2
-        // Engine::attention, after its threads
-        for (Lane& lane : lanes_) {
-            if (!lane.error.empty()) {
-                code_ = lane.code;
-                error.swap(lane.error);
-                lane.error.clear();
+        // Engine::attention, after its threads; fails where a part has failed
+        if (session_) {
+            if (!ok(session_.end(layer, query_heads, rows, view))) {
+                for (const std::string& failure : failures_) {
+                    error = failure.empty() ? error : failure;
+                }
                 return false;
             }
-        }
-#endif
-#if STEP >= 2
-        // Engine::attention, at its end
-        if (session_ && !end(layer, rows, view)) {
-            return false;
+            open_ = layers;
         }
 #endif
         return true;
     }
 
 #if STEP >= 2
-    // Engine::begin and Engine::end: the calls around a layer's step
-    bool begin(std::uint32_t layer, mnnkv_cache& view) {
-        if (!ok(session_.begin(layer, view))) {
-            return false;
-        }
-        caches_[layer].length = begun_ = view.kv_len;
-        open_ = layer;
-        return true;
-    }
-
-    bool end(std::uint32_t layer, std::uint32_t rows, mnnkv_cache& view) {
-        if (!ok(session_.end(layer, query_heads, rows, view))) {
-            return false;
-        }
-        open_ = layers;
-        return true;
-    }
-
     // Engine::ok: keeps the reason of a failure
     bool ok(mnnkv::status status) {
         code_ = status.code();
-        if (!status) {
-            error = status.message();
-        }
-        return static_cast<bool>(status);
-    }
-
-    // Engine::ok, on an attention thread: mnnkv_last_error is that of the thread
-    bool ok(mnnkv::status status, std::uint32_t lane) {
-        if (!status) {
-            lanes_[lane].code = status.code();
-            lanes_[lane].error = status.message();
-        }
+        error = status ? error : status.message();
         return static_cast<bool>(status);
     }
 #endif
 
+    /// Room for so many tokens.
+    bool room(Cache& cache, std::uint32_t tokens) {
+        const bool made = cache.reserve(tokens);
+        error = made ? error : "out of memory";
+        return made;
+    }
+
+    /// Removes tokens of all layers; those after them move down.
+    bool erase(std::uint32_t first, std::uint32_t count) {
+        for (std::uint32_t layer = 0; layer < layers; ++layer) {
 #if STEP >= 3
-    // Engine::keep: two ranges of the chat stay
-    bool keep(std::uint32_t layer, std::uint32_t a, std::uint32_t a_count, std::uint32_t b, std::uint32_t b_count) {
-        std::vector<std::int32_t> pairs;
-        if (a_count > 0) {
-            pairs.insert(pairs.end(), {std::int32_t(a), std::int32_t(a_count)});
-        }
-        if (b_count > 0) {
-            pairs.insert(pairs.end(), {std::int32_t(b), std::int32_t(b_count)});
-        }
-#if STEP >= 7
-        // Engine::keep: nor has a parked cache
-        if (!caches_[layer].reserve(caches_[layer].length)) {
-            error = "out of memory";
-            return false;
-        }
+            // Engine::erase, for each layer
+            if (session_) {
+                if (!keep(layer, first, first + count)) {
+                    return false;
+                }
+                continue;
+            }
 #endif
-        // Without tokens in the cache there may be no memory yet.
-        mnnkv_cache view = caches_[layer].length > 0 ? caches_[layer].view() : mnnkv::make<mnnkv_cache>();
-        if (!ok(session_.keep(layer, pairs.data(), pairs.size() / 2, view))) {
-            return false;
+            // A step that failed may have left fewer tokens in this layer.
+            Cache& cache = caches_[layer];
+            const std::uint32_t from = std::min(first, cache.length);
+            cache.erase(from, std::min(count, cache.length - from));
         }
-        caches_[layer].length = view.kv_len;
+        const auto cut = [&](std::vector<std::uint32_t>& list) {
+            const std::size_t from = std::min<std::size_t>(first, list.size()), to = std::min<std::size_t>(from + count, list.size());
+            list.erase(list.begin() + static_cast<std::ptrdiff_t>(from), list.begin() + static_cast<std::ptrdiff_t>(to));
+        };
+        cut(chat);
+        cut(places_);
         return true;
     }
-#endif
 
 #if STEP >= 3
-    // Engine::shift: turns keys in an open step, and says which
-    bool shift(std::uint32_t layer, std::uint32_t first, std::uint32_t count) {
+    // Engine::keep: the tokens of a layer before `first` and from `behind` on stay, wherever they are
+    bool keep(std::uint32_t layer, std::uint32_t first, std::uint32_t behind) {
         Cache& cache = caches_[layer];
-        std::vector<std::uint32_t>& places = places_[layer];
-        places.erase(places.begin() + first, places.begin() + first + count);
-        if (!cache.reserve(std::max<std::uint32_t>(cache.length, 1))) {
-            error = "out of memory";
+        std::uint32_t length = 0, in_cache = 0;
+        ok(session_.lengths(layer, length, in_cache));
+        first = std::min(first, length);  // a step that failed may not have reached this layer
+        behind = std::min(behind, length);
+        const std::int32_t pairs[] = {0, std::int32_t(first), std::int32_t(behind), std::int32_t(length - behind)};
+        if (!room(cache, cache.length)) {  // a layer that was parked or loaded has none
             return false;
         }
         mnnkv_cache view = cache.view();
-        if (!begin(layer, view)) {
+        if (!ok(session_.keep(layer, pairs, 2, view))) {
             return false;
         }
-        if (session_.attends(layer)) {
-            return end(layer, 0, view);  // keys in 8 bits keep their rotation, so all do, and later tokens follow them
-        }
-        for (std::size_t i = first; i < places.size(); ++i) {
-            places[i] -= count;
-        }
-        const std::vector<std::int32_t> runs = positions(layer);  // (position, count), slot after slot
-#if STEP >= 4
-        // Engine::shift, after begin: keys are written in the cache
-        if (!ok(session_.restore(layer, 0, 0, kv_heads, view))) {
-            return false;
-        }
-#endif
-        std::uint32_t slot = 0;
-        for (std::size_t i = 0; i < runs.size(); i += 2) {
-            const std::uint32_t offset = static_cast<std::uint32_t>(runs[i]);
-            const std::uint32_t length = static_cast<std::uint32_t>(runs[i + 1]);
-            const std::uint32_t skip = std::min(length, offset < first ? first - offset : 0);
-            cache.shift(slot + skip, length - skip, -static_cast<float>(count));
-            if (!ok(session_.rewritten(layer, slot + skip, length - skip))) {
-                return false;
-            }
-            slot += length;
-        }
-        return end(layer, 0, view);
-    }
-#endif
-
-#if STEP >= 9
-    // Engine::is_lost: failures that no repetition mends
-    bool is_lost() const { return code_ == MNNKV_CORRUPT || code_ == MNNKV_INTERNAL; }
-
-    // Engine::read_again: the chat goes on without a session; only its tokens are needed
-    bool read_again() {
-        const Tokens text = chat;
-        const Token next = next_;
-        std::fprintf(stderr, "mnn-kv is off: %s\n", error.c_str());
-        session_.reset();
-        open_ = layers;
-        code_ = MNNKV_OK;
-        clear();
-        const bool done = read(text);
-        next_ = next;
-        return done;
+        cache.length = view.kv_len;
+        return true;
     }
 #endif
 
     /// After a forward that failed in any layer: all layers are as the chat.
     void undo() {
 #if STEP >= 3
-        // Engine::undo: the layer whose step is open is aborted, rollback mends those that are closed
+        // Engine::undo: the layer whose step is open is aborted; rollback mends those that are closed
         if (open_ < layers) {
             mnnkv_cache view = caches_[open_].view();
             view.kv_len = begun_;
@@ -622,21 +380,14 @@ private:
 
     /// An attention thread's own.
     struct Lane {
-        std::vector<float> p;  // softmax values of a query head
-#if STEP >= 2
-        // Engine::Lane
-        mnnkv_status code;
-        std::string error;
-#endif
-#if STEP >= 6
-        // Engine::Lane
-        std::vector<double> room;  // of block sums
-#endif
+        std::vector<float> p;  // softmax values of a row
     };
 
     const Model& model_;
     std::vector<Cache> caches_;
     std::vector<float> x_, queries_, attended_;
+    /// The position of each token, those of an open step included.
+    std::vector<std::uint32_t> places_;
     Lane lanes_[threads];
     Token next_ = 0;
 #if STEP >= 2
@@ -644,10 +395,7 @@ private:
     mnnkv::session session_;
     std::uint32_t open_ = layers, begun_ = 0;  // the layer whose step is open, and its length then
     mnnkv_status code_ = MNNKV_OK;             // of the last call
-#endif
-#if STEP >= 3
-    // Engine, its members
-    std::vector<std::uint32_t> places_[layers];  // the positions of a layer's keys, one for each token of the chat
+    std::string failures_[threads];            // the library's text belongs to the thread on which the call failed
 #endif
 };
 
