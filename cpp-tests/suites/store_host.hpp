@@ -62,7 +62,8 @@ public:
     }
 
     void truncate(std::uint32_t kv_len) {
-        ASSERT_TRUE(ok(store_.truncated(number_, kv_len).code()));
+        const std::int32_t pair[] = {0, static_cast<std::int32_t>(kv_len)};
+        ASSERT_TRUE(ok(store_.compacted(number_, pair, 1).code()));
         tokens_.resize(std::min(kv_len, length()));
     }
 

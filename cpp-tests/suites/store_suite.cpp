@@ -114,8 +114,8 @@ TEST(StoreWrapper, MovesAndResets) {
     third.reset();
     EXPECT_FALSE(third);
     mnnkv_store_destroy(nullptr);
-    EXPECT_EQ(third.prefetch(0).code(), bad);
-    EXPECT_NE(std::string(third.prefetch(0).message()).find("store"), std::string::npos);
+    EXPECT_EQ(third.compacted(0, nullptr, 0).code(), bad);
+    EXPECT_NE(std::string(third.compacted(0, nullptr, 0).message()).find("store"), std::string::npos);
     EXPECT_TRUE(ok(third.create().code())) << "a reset store can be made again";
 }
 
@@ -182,12 +182,11 @@ TEST(BadStoreInput, IsRefusedAndChangesNothing) {
             {bad, "released_bytes", [&] { return mnnkv_store_commit(store, 0, &layout, key, value, nullptr); }},
             {bad, "restored_bytes", [&] { return mnnkv_store_restore(store, 0, &layout, key, value, nullptr); }},
             {bad, "overlap", [&] { return mnnkv_store_restore(store, 0, &layout, key, key + 1, number.get()); }},
-            {bad, "store", [&] { return mnnkv_store_prefetch(nullptr, 0); }},
             {bad, "reserve_pairs", [&] { return mnnkv_store_compacted(store, 0, nullptr, 1); }},
             {bad, "reserve_pairs", [&] { return mnnkv_store_compacted(store, 0, misaligned(four), 1); }},
             {bad, "reserve_pairs", [&] { return mnnkv_store_compacted(store, 0, four, SIZE_MAX); }},
             {bad, "pair", [&] { return mnnkv_store_compacted(store, 0, overlapping, 2); }},
-            {bad, "store", [&] { return mnnkv_store_truncated(nullptr, 0, 4); }},
+            {bad, "store", [&] { return mnnkv_store_compacted(nullptr, 0, four, 2); }},
             {bad, "statistics", [&] { return mnnkv_store_stats(store, nullptr); }},
         },
         number, statistics);

@@ -13,8 +13,10 @@ constexpr std::size_t first_size(const T*) {
     return sizeof(T);
 }
 constexpr std::size_t first_size(const mnnkv_layout*) { return offsetof(mnnkv_layout, int8); }
+#ifdef MNNKV_EXPERIMENTAL
 constexpr std::size_t first_size(const mnnkv_store_config*) { return 32; }
 constexpr std::size_t first_size(const mnnkv_store_statistics*) { return 128; }
+#endif
 constexpr std::size_t first_size(const mnnkv_session_options*) { return offsetof(mnnkv_session_options, attends); }
 constexpr std::size_t first_size(const mnnkv_metrics*) { return offsetof(mnnkv_metrics, h2o_unscored_plan_count); }
 

@@ -128,57 +128,66 @@ private:
 
 /// The parts of a chat beside the tokens of its layers: sections of its file, of little-endian numbers.
 struct chat_state {
+    /// Saves of this chat to its file, this one included.
+    std::uint64_t saves = 0;
     /// The engine's counts before the next step, as step_counts.
     std::uint64_t previous = 0, remove = 0;
     std::vector<int> reserve;
     /// Positions that the next step's tokens follow.
     std::uint64_t positions = 0;
     std::uint64_t layers = 0;
+    /// Of each layer the types of K and V, its KV heads and its dims.
+    std::vector<int> shapes;
     std::vector<int> tokens;
     /// The engine's text of the prompt, and bytes of the adapter.
     std::string prompt, extra;
 
     mnnkv::status put(mnnkv::snapshot& to) const {
         std::string counts;
-        for (const std::uint64_t number : {std::uint64_t(1), layers, previous, remove, positions}) {
+        for (const std::uint64_t number : {std::uint64_t(1), saves, layers, previous, remove, positions}) {
             write(counts, number, 8);
         }
-        for (const int number : reserve) {
-            write(counts, static_cast<std::uint32_t>(number), 4);
-        }
-        std::string ids;
-        for (const int token : tokens) {
-            write(ids, static_cast<std::uint32_t>(token), 4);
-        }
+        write(counts, reserve);
+        std::string ids, sizes;
+        write(ids, tokens);
+        write(sizes, shapes);
         mnnkv::status done = to.put("chat.counts", counts.data(), counts.size());
+        done = done ? to.put("chat.shapes", sizes.data(), sizes.size()) : done;
         done = done ? to.put("chat.tokens", ids.data(), ids.size()) : done;
         done = done ? to.put("chat.prompt", prompt.data(), prompt.size()) : done;
         return done ? to.put("chat.extra", extra.data(), extra.size()) : done;
     }
 
+    /// What get says of a file to which no save has come to its end.
+    static const char* unsaved() { return "the file has no finished save"; }
+
     /// Why the state of a file cannot be used; "" if it can.
     std::string get(const mnnkv::snapshot& from) {
-        std::string counts, ids;
+        std::string counts, ids, sizes;
         mnnkv::status read = from.section("chat.counts", counts);
+        read = read ? from.section("chat.shapes", sizes) : read;
         read = read ? from.section("chat.tokens", ids) : read;
         read = read ? from.section("chat.prompt", prompt) : read;
         read = read ? from.section("chat.extra", extra) : read;
         if (read.code() == MNNKV_NOT_FOUND) {
-            return "the file has no finished save";
+            return unsaved();
         }
         if (!read) {
             return read.message();
         }
-        if (counts.size() < 40 || counts.size() % 8 != 0 || this->read(counts, 0, 8) != 1) {
+        if (counts.size() < 48 || counts.size() % 8 != 0 || this->read(counts, 0, 8) != 1) {
             return "section chat.counts is of another version of mnn-kv";
         }
-        layers = this->read(counts, 8, 8);
-        previous = this->read(counts, 16, 8);
-        remove = this->read(counts, 24, 8);
-        positions = this->read(counts, 32, 8);
-        reserve = words(counts, 40);
+        saves = this->read(counts, 8, 8);
+        layers = this->read(counts, 16, 8);
+        previous = this->read(counts, 24, 8);
+        remove = this->read(counts, 32, 8);
+        positions = this->read(counts, 40, 8);
+        reserve = words(counts, 48);
+        shapes = words(sizes, 0);
         tokens = words(ids, 0);
-        bool fits = previous <= INT32_MAX && remove <= previous && positions <= INT32_MAX && ids.size() % 4 == 0;
+        bool fits = previous <= INT32_MAX && remove <= previous && positions <= INT32_MAX && ids.size() % 4 == 0 &&
+                    sizes.size() / 16 == layers && sizes.size() % 16 == 0;
         std::uint64_t end = 0;
         for (std::size_t at = 0; at < reserve.size(); at += 2) {
             fits = fits && reserve[at] >= 0 && reserve[at + 1] > 0 && static_cast<std::uint64_t>(reserve[at]) >= end;
@@ -187,17 +196,14 @@ struct chat_state {
         return fits && end <= remove ? "" : "sections chat.counts and chat.tokens have numbers that no chat has";
     }
 
-    /// A hash of all but `extra`: two chats of the same length differ in their tokens or in their prompts.
+    /// A hash of all but `saves`, `shapes` and `extra`: two chats of the same length differ in their tokens or in their prompts.
     std::uint64_t hash() const {
         std::string numbers;
         for (const std::uint64_t number : {layers, previous, remove, positions}) {
             write(numbers, number, 8);
         }
-        for (const std::vector<int>* list : {&reserve, &tokens}) {
-            for (const int number : *list) {
-                write(numbers, static_cast<std::uint32_t>(number), 4);
-            }
-        }
+        write(numbers, reserve);
+        write(numbers, tokens);
         std::uint64_t hash = 0xCBF29CE484222325u;
         for (const char byte : numbers + prompt) {
             hash = (hash ^ static_cast<std::uint8_t>(byte)) * 0x100000001B3u;
@@ -209,6 +215,12 @@ private:
     static void write(std::string& to, std::uint64_t number, int bytes) {
         for (int i = 0; i < bytes; ++i) {
             to += static_cast<char>(number >> 8 * i & 0xFF);
+        }
+    }
+
+    static void write(std::string& to, const std::vector<int>& numbers) {
+        for (const int number : numbers) {
+            write(to, static_cast<std::uint32_t>(number), 4);
         }
     }
 
@@ -298,7 +310,6 @@ public:
         if (!done) {
             return done.message();
         }
-        version_ = state_version();
         if (!replaced_.empty()) {
             file_.reset();
             const std::string refusal = replace_file(path_, replaced_);
@@ -312,15 +323,7 @@ public:
 
     mnnkv::snapshot& snapshot() { return file_; }
 
-    /// The number of the state that the file has; 0: it has no chat yet.
-    std::uint64_t version() const { return file_ ? state_version() : version_; }
-
 private:
-    std::uint64_t state_version() const {
-        mnnkv_snapshot_info info = mnnkv::make<mnnkv_snapshot_info>();
-        return file_.info(info) ? info.version : 0;
-    }
-
     static mnnkv_snapshot_options options(const std::string& path, const std::string& fingerprint, std::uint32_t access) {
         mnnkv_snapshot_options given = mnnkv::make<mnnkv_snapshot_options>();
         given.abi_version = MNNKV_ABI_VERSION;
@@ -335,8 +338,6 @@ private:
     /// The path of the open file, and the path that it is renamed to; "" if it is not renamed.
     std::string path_, replaced_;
     bool made_ = false;
-    /// The number of the state that the last commit made.
-    std::uint64_t version_ = 0;
 };
 
 /// The states of files in which a chat was saved or loaded last. A save to a file in any other state would overwrite another
@@ -346,16 +347,14 @@ public:
     /// The chat is another one from now on.
     void forget() { files_.clear(); }
 
-    void remember(const std::string& path, const chat_file& file, const chat_state& state) {
-        files_[path] = mark(file.version(), state.hash());
-    }
+    void remember(const std::string& path, const chat_state& state) { files_[path] = mark_of(state); }
 
-    /// Why a save of `chat` to the file would overwrite another chat; "" if it would not.
-    std::string conflict(const std::string& path, chat_file& file, const chat_state& chat) const {
+    /// Why a save of `chat` to the file would overwrite another chat; "" if it would not. Counts the save in `chat`.
+    std::string conflict(const std::string& path, chat_file& file, chat_state& chat) const {
         chat_state found;
-        const std::uint64_t version = file.version();
-        const std::string unread = version == 0 ? std::string() : found.get(file.snapshot());
-        if (version == 0 || (unread.empty() && is_known(version, found, chat))) {
+        const std::string unread = found.get(file.snapshot());
+        chat.saves = found.saves + 1;
+        if (unread == chat_state::unsaved() || (unread.empty() && is_known(found, chat))) {
             return std::string();
         }
         return path + (!unread.empty()                      ? " cannot be read: " + unread
@@ -365,12 +364,14 @@ public:
     }
 
 private:
-    /// The number of a file's state, and the hash of its chat.
+    /// The saves of a chat, and its hash.
     typedef std::pair<std::uint64_t, std::uint64_t> mark;
 
+    static mark mark_of(const chat_state& state) { return mark(state.saves, state.hash()); }
+
     /// The file has a state that this chat left, under any name, or a chat whose tokens this one goes on with.
-    bool is_known(std::uint64_t version, const chat_state& found, const chat_state& chat) const {
-        const mark here(version, found.hash());
+    bool is_known(const chat_state& found, const chat_state& chat) const {
+        const mark here = mark_of(found);
         const std::vector<int>&old = found.tokens, &now = chat.tokens;
         return std::any_of(files_.begin(), files_.end(),
                            [&here](const std::pair<const std::string, mark>& file) { return file.second == here; }) ||

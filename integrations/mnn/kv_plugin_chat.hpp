@@ -203,9 +203,9 @@ private:
         if (!closed.empty()) {
             return closed;
         }
-        const mnnkv_host::chat_state state = this->state();
-        const std::string conflict = what.overwrites ? "" : of_.known_chats.conflict(what.path, file, state);
-        if (!conflict.empty()) {
+        mnnkv_host::chat_state state = this->state();
+        const std::string conflict = of_.known_chats.conflict(what.path, file, state);
+        if (!what.overwrites && !conflict.empty()) {
             return conflict;
         }
         mnnkv::status saved;
@@ -225,7 +225,7 @@ private:
         saved = saved ? state.put(file.snapshot()) : saved;
         const std::string why = saved ? file.commit() : saved.message();
         if (why.empty()) {
-            of_.known_chats.remember(what.path, file, state);
+            of_.known_chats.remember(what.path, state);
         }
         return why;
     }
@@ -241,7 +241,7 @@ private:
         }
         std::size_t center = 0;
         for (std::size_t at = 0; at < of_.layers.size() && why.empty(); ++at) {
-            why = misfit(file.snapshot(), static_cast<std::uint32_t>(at), center);
+            why = misfit(state, static_cast<std::uint32_t>(at), center);
         }
         if (why.empty() && center != state.extra.size()) {
             why = path + " is of a cache whose INT8 K has another centre: attention_mode must be that of the save";
@@ -260,7 +260,7 @@ private:
         }
         take(state);
         of_.known_chats.forget();
-        of_.known_chats.remember(path, file, state);
+        of_.known_chats.remember(path, state);
         chat_.leave_error();
         mnnkv_memory_stats memory = mnnkv::make<mnnkv_memory_stats>();
         if (model_.session.memory(memory) && memory.dropped_tokens > 0) {
@@ -287,12 +287,7 @@ private:
     }
 
     /// Why a layer of a file cannot be this model's; "" if it can. Adds the size of its centre to `center`.
-    std::string misfit(const mnnkv::snapshot& file, std::uint32_t number, std::size_t& center) {
-        mnnkv_snapshot_layer_info info = mnnkv::make<mnnkv_snapshot_layer_info>();
-        const mnnkv::status read = file.layer_info(number, info);
-        if (!read) {
-            return read.message();
-        }
+    std::string misfit(const mnnkv_host::chat_state& state, std::uint32_t number, std::size_t& center) {
         layer& own = numbered(number);
         const std::string why = own.object_();
         if (!why.empty()) {
@@ -301,23 +296,23 @@ private:
         const mnnkv_cache cache = own.see_();
         const mnnkv_layout& layout = *cache.layout;
         center += center_bytes(layout);
-        const bool fits = info.layer == number && info.key_dtype == layout.key_dtype &&
-                          info.value_dtype == layout.value_dtype && info.kv_heads == layout.kv_heads &&
-                          info.head_dim == layout.head_dim;
-        if (fits) {
-            return "";
-        }
-        const std::string file_has = shape(info.key_dtype, info.value_dtype, info.kv_heads, info.head_dim);
-        return "the file has " + file_has + ", the model " +
-               shape(layout.key_dtype, layout.value_dtype, layout.kv_heads, layout.head_dim) +
+        const auto first = state.shapes.begin() + 4 * static_cast<std::ptrdiff_t>(number);
+        const std::vector<int> saved(first, first + 4), here = shape_of(layout);
+        return saved == here ? "" : "the file has " + text_of(saved) + ", the model " + text_of(here) +
                " in layer " + std::to_string(number) + ": attention_mode and precision must be those that it was saved with";
     }
 
-    static std::string shape(std::uint32_t key, std::uint32_t value, std::uint32_t heads, std::uint32_t dims) {
+    /// As chat_state::shapes has it.
+    static std::vector<int> shape_of(const mnnkv_layout& layout) {
+        return {static_cast<int>(layout.key_dtype), static_cast<int>(layout.value_dtype),
+                static_cast<int>(layout.kv_heads), static_cast<int>(layout.head_dim)};
+    }
+
+    static std::string text_of(const std::vector<int>& shape) {
         static const char* const names[] = {"unknown", "f16", "bf16", "f32", "INT8", "TQ3", "TQ4"};
-        const auto name = [](std::uint32_t dtype) { return std::string(names[dtype <= MNNKV_DTYPE_TQ4 ? dtype : 0]); };
-        return "K " + name(key) + " and V " + name(value) + " of " + std::to_string(heads) + " heads of " +
-               std::to_string(dims);
+        const auto name = [](int dtype) { return std::string(names[dtype > 0 && dtype <= 6 ? dtype : 0]); };
+        return "K " + name(shape[0]) + " and V " + name(shape[1]) + " of " + std::to_string(shape[2]) + " heads of " +
+               std::to_string(shape[3]);
     }
 
     /// Puts a loaded chat in the place of the engine's.
@@ -355,6 +350,9 @@ private:
         for (std::uint32_t number = 0; number < of_.layers.size(); ++number) {
             layer& own = numbered(number);
             const mnnkv_layout& layout = *own.see_().layout;
+            for (const int part : shape_of(layout)) {
+                state.shapes.push_back(part);
+            }
             if (own.is_loaded_) {
                 state.extra += own.center_;
             } else if (center_bytes(layout) > 0) {
