@@ -117,8 +117,7 @@ MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --package mnn-kv --p
 
 configure "$out/cmake" -DMNNKV_BUILD_TESTS=ON -DMNNKV_LLAMA=ON -DCMAKE_PREFIX_PATH="$root/usr"
 "$cmake" --build "$out/cmake" --parallel "$jobs"
-# Excluded as single processes: these tests measure the memory of the process, to which qemu adds 2 MB pages of
-# translated code. They pass in suites.static_portable, where the code is translated before.
+# These tests measure the memory of the process, to which qemu adds 2 MB pages of translated code.
 memory='ResidentHost\.|ResidentStore\.'
 # Chats of thousands of tokens take hours there; the files of budgets have tests in Rust.
 chats='^BudgetFile\.'

@@ -121,50 +121,6 @@ INSTANTIATE_TEST_SUITE_P(EveryWay, MnnAdapterEviction,
                                     std::to_string(std::get<3>(tested.param));
                          });
 
-TEST_F(MnnAdapter, EvictsTheSameWithAnyNumberOfThreads) {
-    // Scores depend neither on the thread of a head nor on the order of heads.
-    std::vector<chat> chats;
-    for (const int threads : {1, 2, 4, 8, 12}) {
-        settings how = shape(threads, true);
-        how.heads = 8;
-        chats.emplace_back(configured(how, evicting()));
-        ASSERT_NO_FATAL_FAILURE(chats.back().say(200));
-        ASSERT_NO_FATAL_FAILURE(chats.back().decode(30));
-        ASSERT_LT(chats.back().held(1), 160);
-        EXPECT_TRUE(chats.back().last(1).held.keys == chats.front().last(1).held.keys) << threads << " threads";
-    }
-}
-
-TEST_F(MnnAdapter, EvictsByAttention) {
-    // With and without flash attention tiles hold the same attention in other forms, so the same tokens stay.
-    chat flash(configured(shape(2, true), evicting())), plain(configured(shape(2, false), evicting()));
-    for (chat* chat : {&flash, &plain}) {
-        ASSERT_NO_FATAL_FAILURE(chat->say(200));
-        ASSERT_NO_FATAL_FAILURE(chat->decode(1));
-    }
-    int both = 0;
-    for (int serial = 0; serial < 201; ++serial) {
-        both += flash.holds(1, serial) && plain.holds(1, serial) ? 1 : 0;
-    }
-    ASSERT_LT(flash.held(1), 140);
-    EXPECT_EQ(flash.held(1), plain.held(1));
-    EXPECT_EQ(both, flash.held(1));
-}
-
-TEST_F(MnnAdapter, LetsCachesGrowWithTheirTokens) {
-    for (const char* const limit : {R"("kv_h2o_max_tokens": 120)", R"("kv_h2o_target_lossy_ratio": 4.0)"}) {
-        SCOPED_TRACE(limit);
-        chat chat(configured(shape(2, true), evicting(limit)));
-        for (int chunk = 0; chunk < 10; ++chunk) {
-            ASSERT_NO_FATAL_FAILURE(chat.say(64));
-        }
-        ASSERT_NO_FATAL_FAILURE(chat.decode(20));
-        EXPECT_EQ(chat.length(), 660);
-        EXPECT_GE(chat.last(0).capacity, 660) << "nothing is evicted there";
-        EXPECT_LT(chat.last(1).capacity, 450);
-    }
-}
-
 TEST_F(MnnAdapter, EvictsRightAfterThePromptByDefault) {
     chat chat(configured(shape(2, true), evicting()));
     ASSERT_NO_FATAL_FAILURE(chat.say(200));
@@ -575,19 +531,6 @@ TEST_F(MnnAdapter, SetsTheChunkOfPromptsThatABudgetDoesNotHoldRaw) {
     (void)engine_of(R"("kv_memory_mb": 4, "chunk": 4096)");
     EXPECT_EQ(lines(mnn_stub::take_log()).find("mnn-kv: chunk is 4096: a prompt exceeds the budget, which holds "), 0u);
     EXPECT_EQ(lines(mnn_stub::take_outlooks()).find("256 tokens at a time"), std::string::npos);
-}
-
-TEST_F(MnnAdapter, NamesTheLongestChunkThatALimitHolds) {
-    chat chat(configured(settings(), R"("kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 1,
-                                        "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8, "kv_h2o_recent_tokens": 24, "kv_h2o_max_tokens": 128)"));
-    ASSERT_NO_FATAL_FAILURE(chat.say(100));
-    ASSERT_NO_FATAL_FAILURE(chat.say(72));
-    EXPECT_EQ(lines(mnn_stub::take_log()), "");
-    ASSERT_NO_FATAL_FAILURE(chat.say(200));
-    ASSERT_NO_FATAL_FAILURE(chat.say(72));
-    EXPECT_EQ(lines(mnn_stub::take_log()),
-              "mnn-kv: layer 0, and perhaps others, got 200 tokens in a step: kv_h2o_max_tokens of 128 can hold only for steps, "
-              "and chunks of a prompt, of at most 72\n");
 }
 
 }  // namespace

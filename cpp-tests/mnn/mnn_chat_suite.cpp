@@ -294,22 +294,6 @@ TEST_F(MnnChat, GoesOnAsIfNeverSavedAndLoaded) {
     }
 }
 
-TEST_F(MnnChat, GoesOnInCachesOfAnotherPacking) {
-    const std::string path = fresh_file();
-    settings how = configured(settings(), evicting());
-    chat chat(how);
-    ASSERT_NO_FATAL_FAILURE(chat.say(150));
-    for (const int pack : {8, 16, 4}) {
-        ASSERT_NO_FATAL_FAILURE(chat.decode(12));
-        ASSERT_TRUE(chat.host().command(save_to(path)));
-        how.h_pack = pack;
-        how.l_pack = pack / 4;
-        how.flash = !how.flash;
-        ASSERT_NO_FATAL_FAILURE(chat.restart(path, how));
-        ASSERT_NO_FATAL_FAILURE(chat.say(30));
-    }
-}
-
 TEST_F(MnnChat, RestoresWhatMnnHasOfAChat) {
     const std::string path = fresh_file();
     mnn_stub::engine saved(configured(settings(), enabled)), loaded(configured(settings(), enabled));
@@ -323,22 +307,6 @@ TEST_F(MnnChat, RestoresWhatMnnHasOfAChat) {
     EXPECT_EQ(loaded.context().all_seq_len, 7);
     EXPECT_EQ(loaded.context().history_tokens, saved.context().history_tokens);
     EXPECT_EQ(loaded.prompt(), saved.prompt());
-}
-
-TEST_F(MnnChat, WritesWhatIsNew) {
-    const std::string path = fresh_file();
-    chat chat(configured(settings(), enabled));
-    ASSERT_NO_FATAL_FAILURE(chat.say(1500));
-    ASSERT_TRUE(chat.host().command(save_to(path)));
-    const std::size_t first = bytes_of(path).size();
-    for (int turn = 1; turn <= 4; ++turn) {
-        ASSERT_NO_FATAL_FAILURE(chat.decode(10));
-        ASSERT_TRUE(chat.host().command(save_to(path)));
-        EXPECT_LT(bytes_of(path).size(), first + static_cast<std::size_t>(turn) * first / 10);
-        if (turn == 2) {
-            ASSERT_NO_FATAL_FAILURE(chat.restart(path, chat.how()));
-        }
-    }
 }
 
 TEST_F(MnnChat, TakesTheChatsOfOneProcessInTurn) {
@@ -633,39 +601,6 @@ TEST_F(MnnChat, OverwritesNothingThatIsNoRegularFile) {
     EXPECT_EQ(bytes_of(target), "kept");
     EXPECT_TRUE(chat.host().command(load_from(link)));
     EXPECT_EQ(lines(mnn_stub::take_log()), "");
-}
-
-TEST_F(MnnChat, CommitsInThePlaceOfNothingThatCameWhileItWasSaved) {
-    const std::string path = fresh_file();
-    {
-        mnnkv_host::chat_file file;
-        ASSERT_EQ(file.open_to_replace(path, "model"), "");
-        ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-        EXPECT_EQ(file.commit(), path + " is a pipe; a regular file expected");
-    }
-    EXPECT_EQ(type_of(path), mode_t(S_IFIFO));
-    EXPECT_EQ(type_of(path + ".part"), 0u);
-}
-
-TEST_F(MnnChat, LetsOtherThreadsReadTheTokensOfItsHistory) {
-    const std::string path = fresh_file();
-    chat chat(configured(settings(), enabled));
-    ASSERT_NO_FATAL_FAILURE(chat.say(40));
-    mnn_stub::llm_context& context = chat.host().context();
-    context.history_tokens.assign(5000, 1);
-    ASSERT_TRUE(chat.host().command(save_to(path)));
-    std::atomic<bool> ends{false};
-    std::thread reader([&] {
-        while (!ends) {
-            const std::lock_guard<std::mutex> guard(context.mutex);
-            EXPECT_EQ(std::count(context.history_tokens.begin(), context.history_tokens.end(), 1), 5000);
-        }
-    });
-    for (int turn = 0; turn < 20; ++turn) {
-        EXPECT_TRUE(chat.host().command(turn % 2 == 0 ? load_from(path) : save_to(path)));
-    }
-    ends = true;
-    reader.join();
 }
 
 }  // namespace

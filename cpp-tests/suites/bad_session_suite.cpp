@@ -217,24 +217,6 @@ TEST_F(BadSession, CachesThatCannotBeAreRefused) {
         calls_with(MNNKV_UNSUPPORTED, "value_dtype", [&](mnnkv_cache& c) { c.layout = &quantised; }));
 }
 
-TEST_F(BadSession, CachesOfAnotherShapeAreRefused) {
-    mnnkv_layout layouts[5];
-    std::fill(std::begin(layouts), std::end(layouts), layout_);
-    layouts[0].kv_heads = 1;
-    layouts[1].head_dim = 20;
-    layouts[2].key_dtype = MNNKV_DTYPE_BF16;
-    layouts[3].value_dtype = MNNKV_DTYPE_BF16;
-    layouts[4].kv_heads = 1;
-    layouts[4].head_dim = 48;  // as many bytes, in another order
-    for (const mnnkv_layout& layout : layouts) {
-        ASSERT_LE(packed_model(layout).key_bytes(), closed().model().key_bytes());
-        expect_all_refused(calls_with(bad, "layer", [&](mnnkv_cache& c) { c.layout = &layout; }));
-    }
-    mnnkv_layout small = layout_;
-    small.max_tokens = 40;
-    expect_all_refused(calls_with(bad, "max_tokens", [&](mnnkv_cache& c) { c.layout = &small; }));
-}
-
 TEST_F(BadSession, LengthsThatDisagreeAreRefused) {
     for (const std::uint32_t kv_len : {0u, closed().length() - 1, closed().length() + 1, 300u, 301u, UINT32_MAX}) {
         SCOPED_TRACE(kv_len);

@@ -1,4 +1,4 @@
-// A chat with a budget, compared with attention in f64 over the numbers that were appended, or over those that docs/format.md
+// A chat whose session attends, compared with attention in f64 over the numbers that were appended, or over those that docs/format.md
 // says blocks have.
 
 #ifndef MNNKV_TESTS_BUDGET_CHAT_HPP
@@ -12,9 +12,7 @@
 #include <cmath>
 #include <thread>
 
-namespace {
-
-using namespace support;
+namespace support {
 
 constexpr std::uint32_t layers = 3, kv_heads = 2, heads = 6, dims = 64, block = 64, sink = 16, chunk = 256;
 /// Channels of K whose numbers are not small.
@@ -29,14 +27,14 @@ constexpr double rounding = 0.008;
 constexpr double unread = 0.1;
 
 /// The nearest number of 11 bits to a double: f16, of numbers that are neither tiny nor large.
-double nearest_half(double x) {
+inline double nearest_half(double x) {
     int exponent = 0;
     const double part = std::frexp(x, &exponent);
     return std::ldexp(std::nearbyint(part * 2048), exponent - 11);
 }
 
 /// The least such number at or above x.
-double least_half(double x) {
+inline double least_half(double x) {
     int exponent = 0;
     const double part = std::frexp(x, &exponent);
     return std::ldexp(std::ceil(part * 2048), exponent - 11);
@@ -47,7 +45,7 @@ using numbers = std::vector<float>;
 constexpr std::size_t v_at = std::size_t{kv_heads} * dims;
 
 /// The numbers that a block of these tokens has (docs/format.md, "k8v4 blocks"). No channel of this test's has 16 bits.
-void quantise(std::vector<numbers>& tokens, std::size_t first) {
+inline void quantise(std::vector<numbers>& tokens, std::size_t first) {
     for (std::size_t channel = 0; channel < v_at; ++channel) {
         float low = INFINITY, high = -INFINITY;
         for (std::size_t t = first; t < first + block; ++t) {
@@ -74,7 +72,7 @@ void quantise(std::vector<numbers>& tokens, std::size_t first) {
     }
 }
 
-mnnkv::session made(const std::string& config) {
+inline mnnkv::session made(const std::string& config) {
     mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
     options.layers = layers;
     options.lanes = 1;
@@ -86,12 +84,12 @@ mnnkv::session made(const std::string& config) {
     return session;
 }
 
-std::string budget(std::uint64_t bytes, const std::string& more = "") {
+inline std::string budget(std::uint64_t bytes, const std::string& more = "") {
     return "{\"kv_memory_bytes\": " + std::to_string(bytes) + (more.empty() ? "" : ", " + more) + "}";
 }
 
 /// Waits for the file are long, so that results do not hang on the disk.
-std::string with_file(std::uint64_t bytes, const std::string& path, const std::string& more = "") {
+inline std::string with_file(std::uint64_t bytes, const std::string& path, const std::string& more = "") {
     return budget(bytes, "\"kv_memory_wait_us\": 5000000, \"kv_memory_file\": \"" + path + "\"" +
                              (more.empty() ? "" : ", " + more));
 }
@@ -148,116 +146,16 @@ public:
         return text;
     }
 
-    /// The largest distance of the last step's last row from f64, over all layers: over the numbers that blocks have.
-    double distance() { return distance(true); }
-    /// The same over the numbers that were appended.
-    double true_distance() { return distance(false); }
-
-    /// Each number of the last outputs lies between the least and the greatest V.
-    bool is_average() const {
-        for (const std::vector<float>& output : outputs_) {
-            for (const float x : output) {
-                if (!(std::fabs(x) <= 1.01f)) {
-                    return false;
-                }
-            }
-        }
-        return true;
-    }
-
-    mnnkv::session session;
-    /// Of the first channel of V of each head, which hides the 31 others of its group where it is large.
-    float value_offset = 0;
-    /// Layers of the last step that the session attended to.
-    std::uint32_t attended = 0;
-
-private:
-    struct cache_of {
-        std::vector<float> key, value;
-        std::uint32_t kv_len = 0;
-    };
-
-    mnnkv_cache cache(std::uint32_t layer) {
-        mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
-        cache.layout = &layout_;
-        cache.key = caches_[layer].key.data();
-        cache.value = caches_[layer].value.data();
-        cache.kv_len = caches_[layer].kv_len;
-        return cache;
-    }
-
-    float number() { return random_.unit() - random_.unit(); }
-
-    void step_of(std::uint32_t layer, std::uint32_t rows, int wanted) {
-        cache_of& own = caches_[layer];
-        mnnkv_cache now = cache(layer);
-        ASSERT_TRUE(ok(session.begin(layer, now).code()));
-        ASSERT_LE(now.kv_len + rows, layout_.max_tokens);
-        own.kv_len = now.kv_len;
-        for (std::uint32_t row = 0; row < rows; ++row, ++own.kv_len) {
-            all_[layer].emplace_back(2 * v_at);
-            for (std::size_t at = 0; at < 2 * v_at; ++at) {
-                // Keys have few directions, as those of models, which sketches of what is in the file are made for.
-                const float size = at >= v_at ? 1.0f : at % dims < few_dims ? 2.0f : 0.4f;
-                const float offset = at >= v_at && at % dims == 0 ? value_offset : 0.0f;
-                all_[layer].back()[at] = size * number() + offset;
-            }
-            for (std::uint32_t h = 0; h < kv_heads; ++h) {
-                const std::size_t at = (std::size_t{h} * layout_.max_tokens + own.kv_len) * dims;
-                std::copy_n(&all_[layer].back()[h * dims], dims, &own.key[at]);
-                std::copy_n(&all_[layer].back()[v_at + h * dims], dims, &own.value[at]);
-            }
-        }
-        std::vector<float>& queries = queries_[layer];
-        queries.resize(std::size_t{rows} * heads * dims);
-        for (std::size_t at = 0; at < queries.size(); ++at) {
-            const std::size_t kv = at / dims % heads / (heads / kv_heads);
-            queries[at] = wanted < 0 ? 6 * number() : 16 * all_[layer][std::size_t(wanted)][kv * dims + at % dims];
-        }
-        outputs_[layer].assign(queries.size(), std::nanf(""));
-        now = cache(layer);
-        if (session.attends(layer)) {
-            ++attended;
-            mnnkv_attend step = mnnkv::make<mnnkv_attend>();
-            step.dtype = MNNKV_DTYPE_F32;
-            step.heads = heads;
-            step.head_dim = dims;
-            step.causal = 1;
-            step.rows = rows;
-            step.queries = queries.data();
-            step.output = outputs_[layer].data();
-            std::thread other([&] { EXPECT_TRUE(ok(session.attend(layer, 1, 2, now, step).code())); });
-            EXPECT_TRUE(ok(session.attend(layer, 0, 2, now, step).code()));
-            other.join();
-        } else {
-            // The host's attention would read these.
-            ASSERT_EQ(own.kv_len, all_[layer].size());
-            outputs_[layer].assign(queries.size(), 0.0f);
-            for (std::uint32_t t = own.kv_len - 1;; t -= std::min(t, 97u)) {
-                for (std::uint32_t h = 0; h < kv_heads; ++h) {
-                    const std::size_t at = (std::size_t{h} * layout_.max_tokens + t) * dims;
-                    ASSERT_TRUE(std::equal(&own.key[at], &own.key[at] + dims, &all_[layer][t][h * dims])) << t;
-                    ASSERT_TRUE(std::equal(&own.value[at], &own.value[at] + dims, &all_[layer][t][v_at + h * dims])) << t;
-                }
-                if (t == 0) {
-                    break;
-                }
-            }
-        }
-        ASSERT_TRUE(ok(session.end(layer, heads, rows, now).code()));
-    }
-
-    double distance(bool as_blocks) {
+    /// The largest distance of the last step's last row from f64 over the numbers that blocks have, over all layers.
+    double distance() {
         double most = 0;
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             std::vector<numbers> tokens = all_[layer];
-            if (as_blocks) {
-                const mnnkv_metrics metrics = metrics_of(session, layer);
-                EXPECT_EQ(metrics.quant_unfit_block_count, 0);
-                const std::size_t quantised = static_cast<std::size_t>(metrics.quant_tokens);
-                for (std::size_t first = sink; first < sink + quantised; first += block) {
-                    quantise(tokens, first);
-                }
+            const mnnkv_metrics metrics = metrics_of(session, layer);
+            EXPECT_EQ(metrics.quant_unfit_block_count, 0);
+            const std::size_t quantised = static_cast<std::size_t>(metrics.quant_tokens);
+            for (std::size_t first = sink; first < sink + quantised; first += block) {
+                quantise(tokens, first);
             }
             // The last row sees all tokens.
             const std::size_t row = queries_[layer].size() - std::size_t{heads} * dims;
@@ -286,6 +184,126 @@ private:
         return most;
     }
 
+    /// Each number of the last outputs lies between the least and the greatest V.
+    bool is_average() const {
+        for (const std::vector<float>& output : outputs_) {
+            for (const float x : output) {
+                if (!(std::fabs(x) <= 1.01f)) {
+                    return false;
+                }
+            }
+        }
+        return true;
+    }
+
+    /// The parts of a step of one layer, between which a test may call the session.
+    void begin(std::uint32_t layer, std::uint32_t rows, int wanted = -1) {
+        cache_of& own = caches_[layer];
+        mnnkv_cache now = cache(layer);
+        ASSERT_TRUE(ok(session.begin(layer, now).code()));
+        ASSERT_LE(now.kv_len + rows, layout_.max_tokens);
+        own.kv_len = now.kv_len;
+        for (std::uint32_t row = 0; row < rows; ++row, ++own.kv_len) {
+            all_[layer].emplace_back(2 * v_at);
+            for (std::size_t at = 0; at < 2 * v_at; ++at) {
+                // Keys have few directions, as those of models, which sketches of what is in the file are made for.
+                const float size = at >= v_at ? 1.0f : at % dims < few_dims ? 2.0f : 0.4f;
+                const float offset = at >= v_at && at % dims == 0 ? value_offset : 0.0f;
+                all_[layer].back()[at] = size * number() + offset;
+            }
+            for (std::uint32_t h = 0; h < kv_heads; ++h) {
+                const std::size_t at = (std::size_t{h} * layout_.max_tokens + own.kv_len) * dims;
+                std::copy_n(&all_[layer].back()[h * dims], dims, &own.key[at]);
+                std::copy_n(&all_[layer].back()[v_at + h * dims], dims, &own.value[at]);
+            }
+        }
+        std::vector<float>& queries = queries_[layer];
+        queries.resize(std::size_t{rows} * heads * dims);
+        for (std::size_t at = 0; at < queries.size(); ++at) {
+            const std::size_t kv = at / dims % heads / (heads / kv_heads);
+            queries[at] = wanted < 0 ? 6 * number() : 16 * all_[layer][std::size_t(wanted)][kv * dims + at % dims];
+        }
+        outputs_[layer].assign(queries.size(), std::nanf(""));
+    }
+
+    mnnkv_attend attention(std::uint32_t layer, std::uint32_t rows) {
+        mnnkv_attend step = mnnkv::make<mnnkv_attend>();
+        step.dtype = MNNKV_DTYPE_F32;
+        step.heads = heads;
+        step.head_dim = dims;
+        step.causal = 1;
+        step.rows = rows;
+        step.queries = queries_[layer].data();
+        step.output = outputs_[layer].data();
+        return step;
+    }
+
+    void attend(std::uint32_t layer, std::uint32_t rows, std::uint32_t parts) {
+        const mnnkv_cache now = cache(layer);
+        const mnnkv_attend step = attention(layer, rows);
+        std::vector<std::thread> threads;
+        for (std::uint32_t part = 0; part < parts; ++part) {
+            threads.emplace_back([=] { EXPECT_TRUE(ok(session.attend(layer, part, parts, now, step).code())); });
+        }
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+    }
+
+    mnnkv_status end(std::uint32_t layer, std::uint32_t rows) {
+        mnnkv_cache now = cache(layer);
+        return session.end(layer, heads, rows, now).code();
+    }
+
+    mnnkv_cache cache(std::uint32_t layer) {
+        mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+        cache.layout = &layout_;
+        cache.key = caches_[layer].key.data();
+        cache.value = caches_[layer].value.data();
+        cache.kv_len = caches_[layer].kv_len;
+        return cache;
+    }
+
+    std::vector<float>& queries(std::uint32_t layer) { return queries_[layer]; }
+
+    mnnkv::session session;
+    /// Of the first channel of V of each head, which hides the 31 others of its group where it is large.
+    float value_offset = 0;
+    /// Layers of the last step that the session attended to.
+    std::uint32_t attended = 0;
+
+private:
+    struct cache_of {
+        std::vector<float> key, value;
+        std::uint32_t kv_len = 0;
+    };
+
+    float number() { return random_.unit() - random_.unit(); }
+
+    void step_of(std::uint32_t layer, std::uint32_t rows, int wanted) {
+        ASSERT_NO_FATAL_FAILURE(begin(layer, rows, wanted));
+        const cache_of& own = caches_[layer];
+        if (session.attends(layer)) {
+            ++attended;
+            attend(layer, rows, 2);
+        } else {
+            // The host's attention would read these.
+            ASSERT_EQ(own.kv_len, all_[layer].size());
+            outputs_[layer].assign(outputs_[layer].size(), 0.0f);
+            for (std::uint32_t t = own.kv_len - 1;; t -= std::min(t, 97u)) {
+                for (std::uint32_t h = 0; h < kv_heads; ++h) {
+                    const std::size_t at = (std::size_t{h} * layout_.max_tokens + t) * dims;
+                    ASSERT_TRUE(std::equal(&own.key[at], &own.key[at] + dims, &all_[layer][t][h * dims])) << t;
+                    ASSERT_TRUE(std::equal(&own.value[at], &own.value[at] + dims, &all_[layer][t][v_at + h * dims])) << t;
+                }
+                if (t == 0) {
+                    break;
+                }
+            }
+        }
+        ASSERT_TRUE(ok(end(layer, rows)));
+    }
+
     dice random_;
     mnnkv_layout layout_;
     std::vector<std::vector<numbers>> all_;
@@ -293,6 +311,6 @@ private:
     std::array<std::vector<float>, layers> queries_, outputs_;
 };
 
-}  // namespace
+}  // namespace support
 
 #endif  // MNNKV_TESTS_BUDGET_CHAT_HPP

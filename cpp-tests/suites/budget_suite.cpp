@@ -9,11 +9,8 @@
 #include <thread>
 
 #if defined(__unix__) || defined(__APPLE__)
-#include <csignal>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #define HAS_FILES 1
 #endif
@@ -220,19 +217,6 @@ TEST_F(BudgetFile, TheFileOfAnotherSessionIsLeftToIt) {
     EXPECT_FALSE(exists());
 }
 
-TEST_F(BudgetFile, AFileThatAKilledProcessHasLeftIsReplaced) {
-    write(std::string("mnn-kv offload 1") + std::string(30000000, 'z'));
-    Chat chat(with_file(small, path_));
-    ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
-    const mnnkv_memory_stats stats = chat.memory();
-    EXPECT_GT(stats.file_tokens, 0u);
-    EXPECT_EQ(stats.failed_writes, 0u);
-    EXPECT_EQ(contents().size(), stats.file_bytes);
-    EXPECT_LT(stats.file_bytes, 10000000u);
-    chat.session.reset();
-    EXPECT_FALSE(exists());
-}
-
 TEST_F(BudgetFile, ItIsTrimmedByAnotherThreadBetweenSteps) {
     Chat chat(with_file(roomy, path_));
     ASSERT_NO_FATAL_FAILURE(chat.prompt(3 * 1024));
@@ -276,41 +260,6 @@ TEST(Budget, WithoutAFileTrimDropsAndTheChatGoesOn) {
     ASSERT_TRUE(ok(chat.session.reset_all().code()));
     EXPECT_EQ(chat.memory().state, std::uint32_t{MNNKV_MEMORY_RAW});
     EXPECT_EQ(chat.memory().dropped_tokens, 0u);
-}
-
-/// The system's own "no": a file that may not be longer, as on a full disk. In a child, since the limit is the process's.
-TEST_F(BudgetFile, ADiskThatTakesNoMoreMeansDropping) {
-#ifdef __SANITIZE_THREAD__
-    GTEST_SKIP() << "ThreadSanitizer has no threads behind fork";
-#endif
-    std::fflush(nullptr);
-    const pid_t child = fork();
-    if (child == 0) {
-        alarm(120);
-        std::signal(SIGXFSZ, SIG_IGN);
-        const rlimit limit = {600000, 600000};
-        bool is_right = setrlimit(RLIMIT_FSIZE, &limit) == 0;
-        Chat chat(with_file(small, path_));
-        chat.prompt(6 * 1024);
-        chat.singles(3);
-        const mnnkv_memory_stats stats = chat.memory();
-        const std::string said = chat.warnings();
-        is_right = is_right && stats.state == MNNKV_MEMORY_DROPPING && stats.file_tokens > 0 && stats.failed_writes > 0 &&
-                   stats.bytes <= stats.budget_bytes && stats.over_steps == 0 && stats.lost == 0 &&
-                   said.find("cannot write") != std::string::npos && chat.is_average() &&
-                   !testing::Test::HasFailure();
-        if (!is_right) {
-            std::fprintf(stderr, "state %u, file %llu tokens %llu bytes, dropped %llu, failed %llu, bytes %llu, over %llu: %s\n",
-                         stats.state, (unsigned long long)stats.file_tokens, (unsigned long long)stats.file_bytes,
-                         (unsigned long long)stats.dropped_tokens, (unsigned long long)stats.failed_writes,
-                         (unsigned long long)stats.bytes, (unsigned long long)stats.over_steps, said.c_str());
-        }
-        chat.session.reset();
-        _exit(is_right && !exists() ? 0 : 1);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
 }
 
 /// What the test does to the file while blocks are away.

@@ -1,7 +1,6 @@
 // A process that forks: the child, which has no worker threads, may destroy inherited handles and prints nothing.
 
 #include "session_host.hpp"
-#include "store_host.hpp"
 
 #if defined(__unix__) || defined(__APPLE__)
 
@@ -111,22 +110,6 @@ TEST(ForkedFiles, AChildLeavesFilesOfItsParentAsTheyAre) {
     EXPECT_EQ(::access(blocks.c_str(), F_OK), 0);
     session.reset();
     EXPECT_NE(::access(blocks.c_str(), F_OK), 0);
-}
-
-TEST_P(fork_suite, a_child_destroys_a_store_of_its_parent) {
-    mnnkv_store_config config = mnnkv::make<mnnkv_store_config>();
-    config.workers = GetParam();
-    mnnkv::store store;
-    ASSERT_TRUE(ok(store.create(&config).code()));
-    const mnnkv_layout layout = make_layout(pack_modes[7], 2, 32, 1024, 64);
-    const packed_model model(layout);
-    bytes key(model.key_bytes(), 1), value(model.value_bytes(), 1);
-    ASSERT_TRUE(ok(store.submit(0, layout, key.data(), value.data(), 0, 512).code()));
-    expect_silent_end(in_child([&] { store.reset(); }));
-    const bytes key_before = key, value_before = value;
-    ASSERT_TRUE(ok(store.commit(0, layout, key.data(), value.data()).code()));
-    ASSERT_TRUE(ok(store.restore(0, layout, key.data(), value.data()).code()));
-    EXPECT_TRUE(key == key_before && value == value_before);
 }
 
 TEST_P(fork_suite, a_child_has_workers_of_its_own_while_its_parent_has_some) {

@@ -100,67 +100,6 @@ TEST(PlanConfig, DefaultsAreThoseTheHeaderNames) {
     EXPECT_EQ(std::memcmp(&wrapped, &config, sizeof config), 0);
 }
 
-/// Same pairs, same numbers.
-void expect_equal(const planned& a, const planned& b) {
-    EXPECT_TRUE(ok(a.status));
-    EXPECT_TRUE(ok(b.status));
-    EXPECT_EQ(a.pairs, b.pairs);
-    EXPECT_EQ(std::memcmp(&a.plan, &b.plan, sizeof a.plan), 0);
-}
-
-std::vector<float> rising_scores(std::size_t count) {
-    std::vector<float> scores(count);
-    std::iota(scores.begin(), scores.end(), 1.0f);
-    return scores;
-}
-
-TEST(PlanConfig, NullMeansTheDefaults) {
-    const mnnkv_h2o_config defaults = mnnkv::h2o_defaults();
-    const planned answer = ask(rising_scores(40), 2500, nullptr);
-    expect_equal(answer, ask(rising_scores(40), 2500, &defaults));
-    // 2500 / 3.5 = 714.3, so 715 of which 64 + 260 are protected: seven more blocks, the best just before the last.
-    EXPECT_EQ(answer.pairs, (pair_list{0, 64, 28 * 64, 2500 - 28 * 64}));
-}
-
-TEST(PlanConfig, ZeroIsTheDefaultWhereZeroMakesNoSense) {
-    mnnkv_h2o_config zeros = mnnkv::make<mnnkv_h2o_config>(), spelled_out = zeros;
-    spelled_out.block_tokens = 64;
-    spelled_out.target_mode = MNNKV_TARGET_ADAPTIVE;
-    spelled_out.target_lossy_ratio = 3.5f;
-    expect_equal(ask(rising_scores(40), 2500, &zeros), ask(rising_scores(40), 2500, &spelled_out));
-    // Zero is a value of sink, recent and keep ratio: the partial block stays, and a share of 0 is one token.
-    // 2500 / 3.5 = 714.3, so 715: the four tokens at the end, and twelve whole blocks before them.
-    EXPECT_EQ(ask(rising_scores(40), 2500, &zeros).pairs, (pair_list{27 * 64, 2500 - 27 * 64}));
-    zeros.target_mode = MNNKV_TARGET_STATIC;
-    EXPECT_EQ(ask(rising_scores(40), 2560, &zeros).pairs, (pair_list{39 * 64, 64}));
-}
-
-TEST(Plan, GivesTheNumberOfPairsItNeedsAndTouchesNothingElse) {
-    // Every other block of eight: four pairs, the last two of them joined with the protected end.
-    const std::vector<float> scores = {9, 0, 9, 0, 9, 0, 9, 0};
-    mnnkv_h2o_config config = make_config(10, 0, 5);
-    config.target_tokens = 50;
-    for (const std::size_t cap : {0u, 1u, 3u}) {
-        std::int32_t pairs[8];
-        mnnkv_h2o_plan plan = empty_plan();
-        plan.kept_tokens = 77;
-        plan.lossy_ratio = 7.0f;
-        const mnnkv_h2o_plan before = plan;
-        std::memset(pairs, 0x5A, sizeof pairs);
-        std::size_t n_pairs = 99;
-        EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "pairs_cap", [&] {
-            return mnnkv_h2o_plan_reserve(scores.data(), 8, 80, &config, cap == 0 ? nullptr : pairs, cap, &n_pairs,
-                                          &plan);
-        }));
-        EXPECT_EQ(n_pairs, 4u);
-        EXPECT_EQ(std::memcmp(&plan, &before, sizeof plan), 0);
-        for (const std::int32_t number : pairs) {
-            EXPECT_EQ(number, 0x5A5A5A5A);
-        }
-    }
-    EXPECT_EQ(ask(scores, 80, &config).pairs, (pair_list{0, 10, 20, 10, 40, 10, 60, 20}));
-}
-
 TEST(Scores, AWorkedExample) {
     float scores[] = {0.5f, 0.0f, 1.0f};
     const float acc[] = {8.0f, 16.0f, 0.0f};
@@ -173,21 +112,7 @@ TEST(Scores, AWorkedExample) {
 
 class BadPlanInput : public testing::Test {
 protected:
-    /// A good call, with these arguments changed.
-    mnnkv_status plan(std::uint32_t kv_len, const mnnkv_h2o_config* config) {
-        return mnnkv_h2o_plan_reserve(scores_, 8, kv_len, config, pairs_.get()->numbers, 8, n_pairs_.get(),
-                                      plan_.get());
-    }
-
     void expect_all_refused(const std::vector<bad_call>& calls) { expect_refused(calls, pairs_, n_pairs_, plan_); }
-
-    template <class Change>
-    void expect_config_refused(const std::string& word, Change change) {
-        SCOPED_TRACE(word);
-        mnnkv_h2o_config config = mnnkv::h2o_defaults();
-        change(config);
-        expect_all_refused({{bad, word, [&] { return plan(500, &config); }}});
-    }
 
     struct pair_room {
         std::int32_t numbers[16];
@@ -223,26 +148,6 @@ TEST_F(BadPlanInput, PointersAreChecked) {
         {bad, "pairs", call(scores_, 8, nullptr, pairs, SIZE_MAX / 8 + 1, n_pairs_.get(), plan_.get())},
     });
     EXPECT_TRUE(sizes[0].untouched() && sizes[1].untouched() && plans[0].untouched() && plans[1].untouched());
-}
-
-TEST_F(BadPlanInput, LengthsPastTheLongestCacheAreRefused) {
-    for (const std::uint32_t kv_len : {0x80000000u, UINT32_MAX}) {
-        expect_all_refused({{bad, "kv_len", [&] { return plan(kv_len, nullptr); }}});
-    }
-}
-
-TEST_F(BadPlanInput, ConfigsOutOfRangeAreRefused) {
-    for (const std::uint32_t mode : {3u, UINT32_MAX}) {
-        expect_config_refused("target_mode", [=](mnnkv_h2o_config& c) { c.target_mode = mode; });
-    }
-    expect_config_refused("target_lossy_ratio", [](mnnkv_h2o_config& c) { c.target_lossy_ratio = not_a_number; });
-    expect_config_refused("target_keep_ratio", [](mnnkv_h2o_config& c) {
-        c.target_mode = MNNKV_TARGET_STATIC;
-        c.target_keep_ratio = not_a_number;
-    });
-    for (std::size_t i = 0; i < 3; ++i) {
-        expect_config_refused("reserved", [i](mnnkv_h2o_config& c) { c.reserved[i] = 1; });
-    }
 }
 
 TEST(BadScores, AreRefusedBeforeAScoreChanges) {

@@ -261,25 +261,6 @@ public:
         n += count;
     }
 
-    /// All tokens in buffers of more room, as MNN grows: the new blocks of V are zero, scales included.
-    quantised_cache grown(std::uint32_t max, dice& random) {
-        quantised_shape shape = shape_;
-        shape.max = max;
-        quantised_cache out(shape, random);
-        for (std::size_t head = 0; head < shape_.heads; ++head) {
-            std::copy_n(key() + head * key_stride(), key_head(), out.key() + head * out.key_stride());
-            std::copy_n(value() + head * value_stride(), value_head(), out.value() + head * out.value_stride());
-            for (std::size_t t = 0; has_int8_key() && t < n; ++t) {
-                out.key_sum_of(head, t) = key_sum_of(head, t);
-            }
-            for (std::size_t i = 0; has_int8_value() && i < up(shape_.max, F) * round_up(D, h); ++i) {
-                out.value_sum_of(head, 0, i) = value_sum_of(head, 0, i);
-            }
-        }
-        out.n = n;
-        return out;
-    }
-
     /// An INT8 V as every kernel of MNN reads it right: the scales of block 0 in all blocks of tokens, no codes behind
     /// the last token, and the sums of the tokens, bit by bit.
     testing::AssertionResult is_valid() {
@@ -310,18 +291,6 @@ public:
         }
         const testing::AssertionResult k = inside(key_), v = inside(value_);
         return k ? v : k;
-    }
-
-    /// Every byte, those of no token included, and all sums are those of another cache.
-    testing::AssertionResult equals(const quantised_cache& other) const {
-        for (const auto& pair : {std::make_pair(&key_, &other.key_), std::make_pair(&value_, &other.value_)}) {
-            const testing::AssertionResult held = pair.first->holds(pair.second->contents());
-            if (!held) {
-                return held;
-            }
-        }
-        const testing::AssertionResult k = same(raw(key_sum_), raw(other.key_sum_));
-        return k ? same(raw(value_sum_), raw(other.value_sum_)) : k;
     }
 
     /// The block has the scale and bias of block 0.

@@ -1,8 +1,7 @@
 // Quantised MNN caches through the C functions, against caches that an independent implementation made, and against
-// MNN's formulas.
+// MNN's formulas. Bad input, portable tokens and schedules: tests/quantised.
 
 #include "quantised_cache.hpp"
-#include "session_host.hpp"
 
 namespace {
 
@@ -158,51 +157,6 @@ TEST_P(QuantisedCache, KeepsTheBytesAndSumsOfTheTokensThatAnEvictionKeeps) {
     }
 }
 
-TEST_P(QuantisedCache, TravelsAsPortableTokensToEveryOtherUnitAndBack) {
-    quantised_cache from = filled(150, 130);
-    const rows expected = from.get(0, 130);
-    const std::size_t length = std::max(expected.key.size(), expected.value.size());
-    guarded keys(expected.key.size()), values(expected.value.size());
-    ASSERT_TRUE(ok(mnnkv_kv_gather(from.layout(), from.key(), from.value(), 0, 130, keys.data(), values.data(), length)));
-    EXPECT_TRUE(keys.holds(expected.key));
-    EXPECT_TRUE(values.holds(expected.value));
-    for (const int8_unit& unit : int8_units) {
-        quantised_shape shape = from.shape();
-        shape.unit = unit;
-        shape.max = 131;
-        quantised_cache to(shape, random_);
-        // In two parts; the second must have the scales of the first.
-        for (const auto& part : {std::make_pair(0u, 70u), std::make_pair(70u, 60u)}) {
-            const rows some = from.get(part.first, part.second);
-            ASSERT_TRUE(ok(mnnkv_kv_scatter(to.layout(), some.key.data(), some.value.data(),
-                                            std::max(some.key.size(), some.value.size()), part.first, part.second,
-                                            to.key(), to.value())));
-            to.n += part.second;
-            ASSERT_TRUE(ok(mnnkv_kv_changed(to.layout(), to.key(), to.value(), part.first, part.second, to.n)));
-        }
-        EXPECT_TRUE(holds(to, expected)) << unit.l << " " << unit.h;
-        EXPECT_EQ(to.value_sum().empty(), from.value_sum().empty());
-    }
-}
-
-TEST_P(QuantisedCache, GetsTheScalesOfTheFirstBlockInBlocksThatCameWithGrowth) {
-    quantised_cache small(shape(64), random_);
-    small.append(60, random_);
-    quantised_cache cache = small.grown(300, random_);
-    cache.append(70, random_);
-    const rows expected = cache.get(0, cache.n);
-    if (cache.has_int8_value()) {
-        EXPECT_FALSE(cache.has_scales(1, 1, 0)) << "MNN leaves them 0";
-    }
-    quantised_cache mended = cache;
-    for (std::size_t i = 0; cache.has_int8_value() && i < 2 * 2 * 96; ++i) {
-        mended.copy_scale(i / 192, i / 2 % 96, 1 + i % 2);
-    }
-    ASSERT_TRUE(ok(mnnkv_kv_appended(cache.layout(), cache.key(), cache.value(), 60, 70)));
-    EXPECT_TRUE(cache.equals(mended)) << "only blocks 1 and 2 change";
-    EXPECT_TRUE(holds(cache, expected));
-}
-
 TEST_P(QuantisedCache, DequantizesToTheValuesOfItsCodes) {
     quantised_cache cache = filled(150, 130);
     const std::uint32_t begin = 60, count = 66, dims = cache.shape().dims;
@@ -225,51 +179,6 @@ TEST_P(QuantisedCache, DequantizesToTheValuesOfItsCodes) {
             }
         }
     }
-}
-
-TEST_P(QuantisedCache, IsEvictedBySessionsTokenByToken) {
-    const std::string config = object(evicting());
-    mnnkv::session session = made_session(config, 1);
-    quantised_cache cache(shape(256), random_);
-    std::vector<rows> tokens;  // by logical position
-    bool evicted = false;
-    for (std::uint32_t step = 0; step < 40; ++step) {
-        mnnkv_cache given = mnnkv::make<mnnkv_cache>();
-        given.layout = cache.layout();
-        given.key = cache.key();
-        given.value = cache.value();
-        given.kv_len = cache.n;
-        ASSERT_TRUE(ok(session.begin(0, given).code()));
-        evicted = evicted || given.kv_len < cache.n;
-        cache.n = given.kv_len;
-        pair_list runs(64);
-        std::size_t n_runs = 0;
-        ASSERT_TRUE(ok(session.positions(0, runs.data(), 32, n_runs).code()));
-        std::vector<std::uint32_t> kept;
-        for (std::size_t i = 0; i < n_runs; ++i) {
-            const auto run = tokens_from(static_cast<std::uint32_t>(runs[2 * i]), static_cast<std::uint32_t>(runs[2 * i + 1]));
-            kept.insert(kept.end(), run.begin(), run.end());
-        }
-        ASSERT_EQ(kept.size(), cache.n);
-        for (std::uint32_t t = 0; t < cache.n; ++t) {
-            const rows now = cache.get(t, 1);
-            ASSERT_TRUE(same(now.key, tokens[kept[t]].key)) << "step " << step << ", token " << kept[t];
-            ASSERT_TRUE(same(now.value, tokens[kept[t]].value)) << "step " << step << ", token " << kept[t];
-        }
-        ASSERT_TRUE(cache.is_valid()) << "step " << step;
-        const std::uint32_t added = step == 0 ? 130 : 1, before = cache.n;
-        cache.append(added, random_);
-        ASSERT_TRUE(ok(mnnkv_kv_appended(cache.layout(), cache.key(), cache.value(), before, added)));
-        for (std::uint32_t t = before; t < cache.n; ++t) {
-            tokens.push_back(cache.get(t, 1));
-        }
-        const std::vector<float> row(cache.n, 1.0f);
-        ASSERT_TRUE(ok(hand_over(session, 0, 0, row, added)));
-        given.layout = cache.layout();
-        given.kv_len = cache.n;
-        ASSERT_TRUE(ok(session.end(0, 1, added, given).code()));
-    }
-    EXPECT_TRUE(evicted);
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryMode, QuantisedCache, testing::ValuesIn(all_cases()),

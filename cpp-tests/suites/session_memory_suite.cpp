@@ -248,7 +248,6 @@ TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
 
 INSTANTIATE_TEST_SUITE_P(Inline, ResidentStore, testing::Values(0u));
 INSTANTIATE_TEST_SUITE_P(OneWorker, ResidentStore, testing::Values(1u));
-INSTANTIATE_TEST_SUITE_P(ThreeWorkers, ResidentStore, testing::Values(3u));
 
 }  // namespace
 

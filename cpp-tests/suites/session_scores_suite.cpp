@@ -84,40 +84,6 @@ TEST_F(SessionScores, DoNotDependOnTheShapeOfTheTiles) {
     }
 }
 
-TEST_F(SessionScores, AreTheSameFromSplitRows) {
-    for (const std::uint32_t rows : {1u, 5u}) {
-        const pair_list expected = left(1, [](session_layer& layer, std::uint32_t q) { one_lane(layer, q); }, rows);
-        for (const std::uint32_t threads : {1u, 3u}) {
-            SCOPED_TRACE(testing::Message() << rows << " rows, " << threads << " threads");
-            const pair_list got = left(threads, [=](session_layer& layer, std::uint32_t queries) {
-                std::uint32_t counted = 0, block_tokens = 0;
-                EXPECT_TRUE(ok(layer.session().scored_rows(0, queries, counted, block_tokens).code()));
-                EXPECT_EQ(counted, queries);
-                EXPECT_EQ(block_tokens, 16u);
-                const std::vector<float> row = layer.attention(ranked());
-                const std::uint32_t length = static_cast<std::uint32_t>(row.size());
-                std::atomic<int> failed{0};
-                std::vector<std::thread> pool;
-                for (std::uint32_t lane = 0; lane < threads; ++lane) {
-                    pool.emplace_back([&, lane] {
-                        for (std::uint32_t head = 0; head < heads; ++head) {
-                            const summed_part part =
-                                sum_part(row, length * lane / threads, length * (lane + 1) / threads,
-                                         {1, queries, counted}, block_tokens, tiling());
-                            failed += !layer.session().block_sums(0, lane, part.given);
-                        }
-                    });
-                }
-                for (std::thread& thread : pool) {
-                    thread.join();
-                }
-                EXPECT_EQ(failed, 0);
-            }, rows);
-            EXPECT_EQ(got, expected);
-        }
-    }
-}
-
 TEST(BlockSums, EqualTheSumsOfWeightsForEveryShapeOfTiles) {
     SEEDED_DICE(random, 1108);
     std::vector<float> row;
