@@ -94,7 +94,6 @@ protected:
 
     void expect_never_much_above(unsigned workers = 0) {
         const long allowed = allowance + workers * allowance_per_worker;
-        RecordProperty("most_above_baseline_kb", static_cast<int>(most_above_ / 1024));
         EXPECT_LE(most_above_, kv_bytes / 50 + allowed) << "2 % of " << kv_bytes << " and " << allowed;
     }
 
@@ -125,7 +124,6 @@ TEST_F(ResidentHost, LosesSixtyPercentByEviction) {
         ++steps_;
     }
     const long all = static_cast<long>(appended_) * token_bytes, gone = -above_baseline();
-    RecordProperty("given_back_percent", static_cast<int>(100 * gone / all));
     EXPECT_GE(gone, all * 60 / 100);
     EXPECT_NEAR(metric(&mnnkv_metrics::h2o_lossy_ratio), 3.5, 0.3);
     EXPECT_GE(metric(&mnnkv_metrics::h2o_released_bytes), static_cast<double>(gone) * 0.95);
@@ -149,8 +147,6 @@ TEST_F(ResidentHost, KeepsTheBlobsOfParkedLayersAndLittleElse) {
     }
     mnnkv_thread_trim();
     const long resident = resident_bytes() - empty_;
-    RecordProperty("encoded_kb", static_cast<int>(encoded / 1024));
-    RecordProperty("resident_kb", static_cast<int>(resident / 1024));
     EXPECT_LE(resident, static_cast<long>(encoded + encoded / 20) + allowance);
 }
 
@@ -188,8 +184,6 @@ TEST_F(ResidentHost, TakesTheBytesOfQuantisedTokensAndLittleElse) {
     const long raw = std::accumulate(kept_len_.begin(), kept_len_.end(), 0L) * token_bytes;
     EXPECT_LE(raw, some * 128 * token_bytes) << "the others are quantised";
     const long resident = resident_bytes() - empty_ - raw, codes = static_cast<long>(metric(&mnnkv_metrics::quant_bytes));
-    RecordProperty("codes_kb", static_cast<int>(codes / 1024));
-    RecordProperty("resident_kb", static_cast<int>(resident / 1024));
     EXPECT_LE(resident, codes + codes / 50 + allowance);
 }
 
@@ -217,7 +211,6 @@ TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
         ASSERT_NO_FATAL_FAILURE(step_all(steps_ < 64 ? 1 : 0));
     }
     ASSERT_LT(steps_, 4000) << "cold tokens are never all compressed";
-    RecordProperty("steps_until_all_is_compressed", steps_);
     ASSERT_NO_FATAL_FAILURE(step_all(1));
     long least = kv_bytes;
     for (int i = 0; i < 30; ++i) {
@@ -226,9 +219,6 @@ TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
     }
     const double ratio = metric(&mnnkv_metrics::h2o_lossless_ratio);
     const double promised = (1 - 1 / ratio - 0.03) * cold;
-    RecordProperty("ratio_per_mille", static_cast<int>(1000 * ratio));
-    RecordProperty("promised_kb", static_cast<int>(promised / 1024));
-    RecordProperty("least_given_back_kb", static_cast<int>(least / 1024));
     EXPECT_GT(ratio, 1.2);
     EXPECT_GE(static_cast<double>(least),
               promised - static_cast<double>(allowance + GetParam() * allowance_per_worker))
