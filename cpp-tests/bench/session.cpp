@@ -1,6 +1,6 @@
 // Costs and savings of a session in a host of a real model's size: a section per claim, each with its figure.
 //
-//   mnnkv_bench_session [memory] [waits] [bookkeeping] [speed]     none named = all
+//   mnnkv_bench_session [memory] [waits]     none named = all
 //
 // Exit code 1 when bytes differ. A figure that misses its claim is RED in the table, and no failure.
 
@@ -12,11 +12,11 @@ int main(int argc, char** argv) {
         const char* name;
         void (*run)(const Content&, Report&);
     };
-    const Section sections[] = {{"memory", memory}, {"waits", waits}, {"bookkeeping", bookkeeping}, {"speed", speed}};
+    const Section sections[] = {{"memory", memory}, {"waits", waits}};
     for (int i = 1; i < argc; ++i) {
         if (std::none_of(std::begin(sections), std::end(sections),
                          [&](const Section& s) { return std::strcmp(s.name, argv[i]) == 0; })) {
-            std::fprintf(stderr, "usage: mnnkv_bench_session [memory] [waits] [bookkeeping] [speed]\n");
+            std::fprintf(stderr, "usage: mnnkv_bench_session [memory] [waits]\n");
             return 2;
         }
     }

@@ -50,7 +50,7 @@ static void encode_and_decode(void) {
 
     check("encode fp16", mnnkv_encode_fp16_gear(key_rows, sizeof key_rows, &options, blob, sizeof blob, &length));
     expect("a smaller blob", length < sizeof key_rows);
-    check("decode fp16", mnnkv_decode_fp16_gear(blob, length, key_back, sizeof key_back, &words));
+    check("decode fp16", decode(length, MNNKV_DTYPE_F16, key_back, &words));
     expect("fp16 words come back", words == sizeof key_rows && memcmp(key_rows, key_back, words) == 0);
 
     check("encode fp32", encode(value_rows, sizeof value_rows, MNNKV_DTYPE_F32, NULL, &length));
@@ -74,7 +74,7 @@ static void encode_and_decode(void) {
 }
 
 static void pack(mnnkv_layout* layout) {
-    uint64_t key_bytes = 0, value_bytes = 0, key_at = 0, value_at = 0;
+    uint64_t key_bytes = 0, value_bytes = 0;
     memset(layout, 0, sizeof *layout);
     layout->struct_size = (uint32_t)sizeof *layout;
     layout->key_dtype = MNNKV_DTYPE_F16;
@@ -93,11 +93,8 @@ static void pack(mnnkv_layout* layout) {
     expect("rows come back", memcmp(key_rows, key_back, sizeof key_rows) == 0 &&
                                  memcmp(value_rows, value_back, sizeof value_rows) == 0);
     /* Token 17, dim 3: the second token of the second group of K, the only row of V. */
-    check("key index", mnnkv_kv_index(layout, 17, 3, &key_at, NULL));
-    check("value index", mnnkv_kv_index(layout, 17, 3, NULL, &value_at));
-    expect("key place", key_at == 16 * 16 + 3 * 16 + 1);
-    expect("value place", value_at == 17 * 16 + 3);
-    expect("the word at the key place", memcmp(key + 2 * key_at, &key_rows[17 * dims + 3], 2) == 0);
+    expect("the word's place in K", memcmp(key + 2 * (16 * 16 + 3 * 16 + 1), &key_rows[17 * dims + 3], 2) == 0);
+    expect("the word's place in V", memcmp(value + 2 * (17 * 16 + 3), &value_rows[17 * dims + 3], 2) == 0);
 }
 
 static void plan_and_compact(const mnnkv_layout* layout) {
@@ -341,13 +338,10 @@ static void save_a_chat(void) {
     check("make a file", mnnkv_snapshot_create(&options, &snapshot));
     check("put", mnnkv_snapshot_put(snapshot, "tokens", "1 2 3", 5));
     check("commit the file", mnnkv_snapshot_commit(snapshot));
-    check("discard", mnnkv_snapshot_discard(snapshot));
     mnnkv_snapshot_destroy(snapshot);
     check("open the file", mnnkv_snapshot_open(&options, &snapshot));
     check("get", mnnkv_snapshot_get(snapshot, "tokens", text, sizeof text, &len));
     expect("the section", len == 5 && memcmp(text, "1 2 3", 5) == 0);
-    check("verify", mnnkv_snapshot_verify(snapshot, text, sizeof text, &len));
-    expect("no damage", len == 1);
     mnnkv_snapshot_destroy(snapshot);
 }
 

@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     check("loaded once", !mnnkv_load("/nowhere/libmnnkv.so"));
     check("a name", strcmp(mnnkv_status_name(MNNKV_OK), "OK") == 0);
     check("encode", mnnkv_encode_fp16_gear(words, sizeof words, NULL, encoded, sizeof encoded, &len) == MNNKV_OK);
-    check("decode", mnnkv_decode_fp16_gear(encoded, len, decoded, sizeof decoded, &back) == MNNKV_OK);
+    check("decode", mnnkv_decode_gear(encoded, len, MNNKV_DTYPE_F16, NULL, decoded, sizeof decoded, &back) == MNNKV_OK);
     check("the same words", back == sizeof words && memcmp(decoded, words, sizeof words) == 0);
     check("a session", mnnkv_session_create(&options, &session) == MNNKV_OK && session);
     mnnkv_session_destroy(session);

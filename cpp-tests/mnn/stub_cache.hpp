@@ -205,9 +205,6 @@ public:
         return std::string();
     }
 
-    /// INT8 K: [kv head][dim] of elements.
-    const std::vector<std::uint8_t>& center() const { return mKeyMax; }
-
     std::vector<std::uint8_t> buffers() const {
         std::vector<std::uint8_t> both = keys_;
         both.insert(both.end(), values_.begin(), values_.end());

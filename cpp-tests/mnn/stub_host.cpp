@@ -169,7 +169,6 @@ public:
             return step;
         }
         step.held = cache_->read();
-        step.center = numbers_of(how_, cache_->center());
         step.wrong_sums = cache_->wrong_sums();
         const settings& how = how_;
         for (const token& of : tokens) {
@@ -476,14 +475,6 @@ std::vector<std::uint8_t> elements_of(const settings& how, const std::vector<flo
         store(&elements[i * index_of(how.element_bytes)], numbers[i], how.element_bytes);
     }
     return elements;
-}
-
-std::vector<float> numbers_of(const settings& how, const std::vector<std::uint8_t>& elements) {
-    std::vector<float> numbers;
-    for (std::size_t at = 0; at < elements.size(); at += index_of(how.element_bytes)) {
-        numbers.push_back(load(&elements[at], how.element_bytes));
-    }
-    return numbers;
 }
 
 std::string bench_metrics(const std::string& dumped_config) { return mnnkv_host::metrics_in(dumped_config); }

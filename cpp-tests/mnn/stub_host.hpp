@@ -91,8 +91,6 @@ struct layer_step {
     rows held;
     /// The new tokens as MNN coded them.
     rows coded;
-    /// INT8 K: what the newest keys are less, [kv head][dim].
-    std::vector<float> center;
     /// INT8 V: what is not as if just the tokens of the cache had been appended; "": all is.
     std::string wrong_sums;
     /// [row][head][dim]
@@ -175,9 +173,8 @@ std::vector<float> attention_over(const settings& how, int layer, const rows& he
 /// A token before it is coded.
 rows rows_of(const settings& how, int layer, const token& of);
 
-/// Numbers in the element type of floating-point caches, and back.
+/// Numbers in the element type of floating-point caches.
 std::vector<std::uint8_t> elements_of(const settings& how, const std::vector<float>& numbers);
-std::vector<float> numbers_of(const settings& how, const std::vector<std::uint8_t>& elements);
 
 /// The lines printed since the last call, without those that say what a config does.
 std::vector<std::string> take_log();

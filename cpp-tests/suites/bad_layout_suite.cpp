@@ -47,8 +47,6 @@ protected:
                                             const mnnkv_layout* layout) {
         return {
             {expected, word, [=] { return mnnkv_layout_check(layout, first_.get(), second_.get()); }},
-            {expected, word, [=] { return mnnkv_kv_index(layout, 0, 0, first_.get(), nullptr); }},
-            {expected, word, [=] { return mnnkv_kv_index(layout, 0, 0, nullptr, first_.get()); }},
         };
     }
 
@@ -112,9 +110,6 @@ TEST_F(BadLayoutInput, PointersToIntegersAndStructsMustBeAligned) {
     expect_all_refused({
         {bad, "key_bytes", [&] { return mnnkv_layout_check(&layout_, misaligned(outs[0].get()), second_.get()); }},
         {bad, "value_bytes", [&] { return mnnkv_layout_check(&layout_, first_.get(), misaligned(outs[0].get())); }},
-        {bad, "key", [&] { return mnnkv_kv_index(&layout_, 0, 0, misaligned(outs[0].get()), nullptr); }},
-        {bad, "value", [&] { return mnnkv_kv_index(&layout_, 0, 0, nullptr, misaligned(outs[0].get())); }},
-        {bad, "key and value are NULL", [&] { return mnnkv_kv_index(&layout_, 0, 0, nullptr, nullptr); }},
         {bad, "reserve_pairs",
          [&] { return mnnkv_kv_compact(&layout_, key(), value(), 0, misaligned(four), 1, 20, length_.get()); }},
         {bad, "new_len",

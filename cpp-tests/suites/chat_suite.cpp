@@ -102,9 +102,7 @@ TEST_F(Chat, IsSavedStepByStepAndGoesOnInAnotherSessionWithOtherPackings) {
     file.reset();
 
     ASSERT_TRUE(ok(file.open(at(path_, MNNKV_SNAPSHOT_READ)).code()));
-    std::string damages, history;
-    EXPECT_TRUE(ok(file.verify(damages).code()));
-    EXPECT_EQ(damages, "");
+    std::string history;
     EXPECT_TRUE(ok(file.section("history", history).code()));
     EXPECT_EQ(history, "ids");
     mnnkv::session next = made_session(config, layers), sharing = made_session("{}", layers);

@@ -19,7 +19,7 @@ void check_everything(const mnnkv_layout& layout, dice& random) {
                                     << layout.max_tokens);
     const std::uint32_t max = layout.max_tokens, count = random.below(max + 1);
     const std::uint32_t src = random.below(max - count + 1), dst = random.below(max - count + 1);
-    check_sizes_and_places(layout);
+    check_sizes_of(layout);
     check_gather(layout, random_range(max, random), random);
     check_scatter(layout, random_range(max, random), random);
     check_move(layout, src, dst, count, random);

@@ -97,6 +97,7 @@ TEST(MnnCache, KeepsTheRowsOfTheTokensThatAnEvictionKeeps) {
 TEST(Layout, PlacesWorkedOutByHand) {
     // hP 4, lP 2, D 5 and F 6: K has panels of 4 tokens x 6 dims (one is padding), V blocks of two rows of 3 panels.
     mnnkv_layout layout = make_layout({"by hand", MNNKV_DTYPE_F16, 9, 2, 4}, 2, 5, 10, 6);
+    const packed_model oracle(layout);
     std::uint64_t key_bytes = 0, value_bytes = 0;
     ASSERT_TRUE(ok(mnnkv_layout_check(&layout, &key_bytes, &value_bytes)));
     EXPECT_EQ(key_bytes, 2u * 12 * 6 * 2);     // 2 heads, 12 tokens, 6 dims, 2 bytes
@@ -114,11 +115,8 @@ TEST(Layout, PlacesWorkedOutByHand) {
         {7, 3, 24 + 8 + 6 + 1, 48 + 6 + 1},   // V: second block
     };
     for (const auto& p : places) {
-        std::uint64_t key = 0, value = 0;
-        ASSERT_TRUE(ok(mnnkv_kv_index(&layout, p.token, p.dim, &key, nullptr)));
-        ASSERT_TRUE(ok(mnnkv_kv_index(&layout, p.token, p.dim, nullptr, &value)));
-        EXPECT_EQ(key, p.key) << "token " << p.token << " dim " << p.dim;
-        EXPECT_EQ(value, p.value) << "token " << p.token << " dim " << p.dim;
+        EXPECT_EQ(oracle.key_index(p.token, p.dim), p.key) << "token " << p.token << " dim " << p.dim;
+        EXPECT_EQ(oracle.value_index(p.token, p.dim), p.value) << "token " << p.token << " dim " << p.dim;
     }
 }
 

@@ -24,8 +24,6 @@ TEST(OptionStruct, LayoutsComeInAllSizes) {
     ASSERT_TRUE(ok(mnnkv_layout_check(&good, &k, &v)));
     ASSERT_TRUE(k == key.size() && v == value.size());
     check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_layout_check(l, &k, &v); });
-    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_kv_index(l, 1, 2, &k, nullptr); });
-    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_kv_index(l, 1, 2, nullptr, &v); });
     check_sizes(good, [&](const mnnkv_layout* l) {
         return mnnkv_kv_gather(l, key.data(), value.data(), 0, 8, keys.data(), values.data(), keys.size());
     });

@@ -45,46 +45,6 @@ T load(const std::uint8_t* from) {
     return value;
 }
 
-/// The value of a finite f16.
-inline double from_half(std::uint16_t bits) {
-    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    const double size = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
-    return (bits & 0x8000) != 0 ? -size : size;
-}
-
-/// Values of records of 3 or 4 bits per index, 32 dims each: scale times a Hadamard transform of the codebook's values,
-/// some with their sign flipped.
-inline std::vector<double> from_records(const bytes& records, unsigned bits) {
-    static const double books[2][8] = {{.2451, .756, 1.3439, 2.1519},
-                                       {.1284, .388, .6568, .9423, 1.2562, 1.618, 2.069, 2.7326}};
-    const int half = 1 << (bits - 1);
-    std::vector<double> out;
-    for (std::size_t at = 0; at < records.size(); at += 2 + 4 * bits) {
-        double y[32];
-        for (unsigned i = 0; i < 32; ++i) {
-            int index = 0;
-            for (unsigned b = 0; b < bits; ++b) {
-                const unsigned bit = i * bits + b;
-                index |= (records[at + 2 + bit / 8] >> bit % 8 & 1) << b;
-            }
-            y[i] = index < half ? -books[bits - 3][half - 1 - index] : books[bits - 3][index - half];
-        }
-        const double scale = from_half(load<std::uint16_t>(&records[at])) / std::sqrt(32.0);
-        for (unsigned i = 0; i < 32; ++i) {
-            double sum = 0;
-            for (unsigned j = 0; j < 32; ++j) {
-                unsigned common = i & j, odd = 0;
-                for (; common != 0; common &= common - 1) {
-                    odd ^= 1;
-                }
-                sum += odd != 0 ? -y[j] : y[j];
-            }
-            out.push_back(scale * ((0x696B4B4Au >> i & 1) != 0 ? -sum : sum));
-        }
-    }
-    return out;
-}
-
 class quantised_cache {
 public:
     /// No tokens; all that MNN does not clear is noise.
@@ -94,10 +54,6 @@ public:
         value_ = guarded(bytes((shape_.heads - 1) * value_stride() + value_head()), 3);
         key_sum_.assign(has_int8_key() ? shape_.heads * round_up(shape_.max, h) : 0, std::nanf(""));
         value_sum_.assign(has_int8_value() ? shape_.heads * up(shape_.max, F) * round_up(D, h) : 0, 0.0f);
-        center_.resize(has_int8_key() ? shape_.heads * D : 0);
-        for (float& center : center_) {
-            center = random.unit() * 8 - 4;
-        }
     }
     quantised_cache(const quantised_cache&) = default;
     quantised_cache& operator=(const quantised_cache&) = default;
@@ -110,7 +66,6 @@ public:
     std::uint8_t* value() { return value_.data(); }
     std::vector<float>& key_sum() { return key_sum_; }
     std::vector<float>& value_sum() { return value_sum_; }
-    std::vector<float>& center() { return center_; }
     bool has_int8_key() const { return shape_.mode.key == MNNKV_DTYPE_INT8; }
     bool has_int8_value() const { return shape_.mode.value == MNNKV_DTYPE_INT8; }
 
@@ -119,7 +74,6 @@ public:
         int8_ = mnnkv::make<mnnkv_int8>();
         int8_.l_pack = shape_.unit.l;
         int8_.h_pack = shape_.unit.h;
-        int8_.key_center_dtype = MNNKV_DTYPE_F32;
         int8_.key_sum = key_sum_.data();
         int8_.key_sum_bytes = key_sum_.size() * 4;
         int8_.value_sum = has_int8_value() ? value_sum_.data() : nullptr;
@@ -132,7 +86,6 @@ public:
         layout_.int8 = has_int8_key() ? &int8_ : nullptr;
         return &layout_;
     }
-    mnnkv_int8& int8() { return int8_; }
 
     /// Bytes of one head.
     std::size_t key_head() const {
@@ -304,26 +257,6 @@ public:
         }
     }
 
-    /// The values of a token's K without its centre, and of its V.
-    std::vector<double> key_values(std::size_t head, std::size_t t) {
-        bytes token;
-        copy(token, key(), key_places(head, t));
-        return has_int8_key() ? linear(token, load<float>(&token[D]), load<float>(&token[D + 4]))
-                              : from_records(token, bits(shape_.mode.key));
-    }
-    std::vector<double> value_values(std::size_t head, std::size_t t) {
-        bytes token;
-        copy(token, value(), value_places(head, t));
-        if (!is_float(shape_.mode.value) && !has_int8_value()) {
-            return from_records(token, bits(shape_.mode.value));
-        }
-        std::vector<double> out;
-        for (std::size_t d = 0; d < D; ++d) {
-            out.push_back(has_int8_value() ? decoded(head, t, d) : load<float>(&token[4 * d]));
-        }
-        return out;
-    }
-
 private:
     static bool is_float(std::uint32_t dtype) { return dtype == MNNKV_DTYPE_F32; }
     static unsigned bits(std::uint32_t dtype) { return dtype == MNNKV_DTYPE_TQ3 ? 3 : 4; }
@@ -387,19 +320,12 @@ private:
         volatile float number = decoded(head, t, d);
         return sum + number;
     }
-    std::vector<double> linear(const bytes& codes, float scale, float bias) const {
-        std::vector<double> out;
-        for (std::size_t d = 0; d < D; ++d) {
-            out.push_back(static_cast<double>(static_cast<std::int8_t>(codes[d])) * scale + bias);
-        }
-        return out;
-    }
 
     quantised_shape shape_;
     std::size_t D, l, h;
     packed_model model_;
     guarded key_{0}, value_{0};
-    std::vector<float> key_sum_, value_sum_, center_;
+    std::vector<float> key_sum_, value_sum_;
     mnnkv_int8 int8_;
     mnnkv_layout layout_;
 };

@@ -118,25 +118,13 @@ protected:
     dice random_{501};
 };
 
-TEST_P(QuantisedCache, HasTheSizesAndPlacesOfTheFormulas) {
+TEST_P(QuantisedCache, HasTheSizesOfTheFormulas) {
     quantised_cache cache = filled(150, 140);
     const mnnkv_layout* const layout = cache.layout();
-    std::uint64_t key_bytes = 0, value_bytes = 0, place = 0;
+    std::uint64_t key_bytes = 0, value_bytes = 0;
     ASSERT_TRUE(ok(mnnkv_layout_check(layout, &key_bytes, &value_bytes)));
     EXPECT_EQ(key_bytes, cache.key_stride() + cache.key_head());
     EXPECT_EQ(value_bytes, cache.value_stride() + cache.value_head());
-    for (const std::uint32_t t : {0u, 63u, 64u, 149u}) {
-        for (const std::uint32_t d : {0u, 17u, 95u}) {
-            if (cache.has_int8_key()) {
-                ASSERT_TRUE(ok(mnnkv_kv_index(layout, t, d, &place, nullptr)));
-                EXPECT_EQ(place, cache.key_code(t, d));
-            }
-            if (cache.has_int8_value()) {
-                ASSERT_TRUE(ok(mnnkv_kv_index(layout, t, d, nullptr, &place)));
-                EXPECT_EQ(place, cache.value_code(t, d));
-            }
-        }
-    }
 }
 
 TEST_P(QuantisedCache, KeepsTheBytesAndSumsOfTheTokensThatAnEvictionKeeps) {
@@ -154,30 +142,6 @@ TEST_P(QuantisedCache, KeepsTheBytesAndSumsOfTheTokensThatAnEvictionKeeps) {
         ASSERT_TRUE(ok(compact(cache, base, pairs)));
         ASSERT_EQ(cache.n, kept.size());
         EXPECT_TRUE(holds(cache, expected));
-    }
-}
-
-TEST_P(QuantisedCache, DequantizesToTheValuesOfItsCodes) {
-    quantised_cache cache = filled(150, 130);
-    const std::uint32_t begin = 60, count = 66, dims = cache.shape().dims;
-    for (const bool centred : {false, true}) {
-        std::vector<float> keys(2 * count * dims), values(keys.size());
-        mnnkv_layout* const layout = cache.layout();
-        if (centred) {
-            cache.int8().key_center = cache.center().data();
-            cache.int8().key_center_bytes = cache.center().size() * 4;
-        }
-        ASSERT_TRUE(ok(mnnkv_kv_dequantize(layout, cache.key(), cache.value(), begin, count, MNNKV_DTYPE_F32,
-                                           keys.data(), values.data(), keys.size() * 4)));
-        for (std::size_t i = 0; i < 2 * count; ++i) {
-            const std::size_t head = i / count, t = begin + i % count;
-            const std::vector<double> k = cache.key_values(head, t), v = cache.value_values(head, t);
-            for (std::size_t d = 0; d < dims; ++d) {
-                const double center = centred && cache.has_int8_key() ? cache.center()[head * dims + d] : 0;
-                ASSERT_NEAR(keys[i * dims + d], k[d] + center, 4e-6) << "token " << t << " dim " << d;
-                ASSERT_NEAR(values[i * dims + d], v[d], 4e-6) << "token " << t << " dim " << d;
-            }
-        }
     }
 }
 

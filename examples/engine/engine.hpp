@@ -135,7 +135,7 @@ public:
         return options;
     }
 
-    // Engine::save: all that the chat needs to go on, in one commit
+    // Engine::save: all that the chat needs to go on, in one commit. False: open the file again before the next
     bool save(mnnkv::snapshot& file) {
         bool done = true;
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
@@ -145,9 +145,7 @@ public:
         Tokens state(1, next_);
         state.insert(state.end(), chat.begin(), chat.end());
         state.insert(state.end(), places_.begin(), places_.end());
-        done = done && ok(file.put("engine", state.data(), state.size() * sizeof state[0])) && ok(file.commit());
-        (void)(done || mnnkv_snapshot_discard(file.get()));
-        return done;
+        return done && ok(file.put("engine", state.data(), state.size() * sizeof state[0])) && ok(file.commit());
     }
 
     // Engine::load: in place of the chat. False: the chat is as before

@@ -34,7 +34,7 @@ namespace mnnkv_host {
 struct dump_step {
     /// The step's tokens are the last `tokens` ones of its kv_len.
     const mnnkv_cache* cache;
-    /// F16 or F32 of the dump and of `query`. Quantised K and V are dumped as the values of their codes.
+    /// F16 or F32 of the dump and of `query`. Quantised K and V are not dumped.
     std::uint32_t dtype;
     std::uint32_t tokens;
     /// The chat's number of the first of them.
@@ -153,22 +153,14 @@ public:
 private:
     static std::size_t word(const dump_step& step) { return step.dtype == MNNKV_DTYPE_F32 ? 4 : 2; }
 
-    /// Tokens as [head][token][dim]: words as they are, or the values of other types.
-    static mnnkv_status gather(const dump_step& step, std::uint32_t begin, std::uint32_t count, void* keys, void* values,
-                               std::size_t bytes) {
-        const mnnkv_layout& layout = *step.cache->layout;
-        if (layout.key_dtype == step.dtype && layout.value_dtype == step.dtype) {
-            return mnnkv_kv_gather(&layout, step.cache->key, step.cache->value, begin, count, keys, values, bytes);
-        }
-        return mnnkv_kv_dequantize(&layout, step.cache->key, step.cache->value, begin, count, step.dtype, keys, values,
-                                   bytes);
-    }
-
     /// K and V by way of dense rows, some tokens at a time.
     bool write_rows(const std::string& place, const std::string& name, const dump_step& step) {
         const mnnkv_layout& layout = *step.cache->layout;
         if (step.dtype != MNNKV_DTYPE_F16 && step.dtype != MNNKV_DTYPE_F32) {
             return fail(place + name, "dtype must be F16 or F32");
+        }
+        if (layout.key_dtype != step.dtype || layout.value_dtype != step.dtype) {
+            return fail(place + name, "a quantised cache is not dumped");
         }
         dump_file key(place + "k_" + name + ".bin"), value(place + "v_" + name + ".bin");
         const std::size_t row = layout.head_dim * word(step);
@@ -178,7 +170,7 @@ private:
             rows_.resize(3 * bytes);
             char *const keys = &rows_[0], *const values = keys + bytes, *const turned = values + bytes;
             const std::uint32_t begin = step.cache->kv_len - step.tokens + done;
-            if (gather(step, begin, count, keys, values, bytes) != MNNKV_OK) {
+            if (mnnkv_kv_gather(&layout, step.cache->key, step.cache->value, begin, count, keys, values, bytes) != MNNKV_OK) {
                 return fail(place + name, mnnkv_last_error());
             }
             for (dump_file* file : {&key, &value}) {

@@ -522,6 +522,7 @@ private:
         layout_ = mnnkv::make<mnnkv_layout>();
         layout_.key_dtype = kind(cache.mKeyQuantMode, cache);
         layout_.value_dtype = kind(cache.mValueQuantMode, cache);
+        center_bytes_ = 0;
         if (layout_.key_dtype == MNNKV_DTYPE_INT8) {
             describe_int8(cache);
             layout_.int8 = &int8_;
@@ -560,9 +561,8 @@ private:
             int8_.value_sum = static_cast<float*>(static_cast<void*>(cache.addrOfValueSum(0)));
             int8_.value_sum_bytes = heads * (round_up(tokens, 64) / 64) * round_up(dims, unit) * f32;
         }
-        int8_.key_center_dtype = float_type(cache);
-        int8_.key_center = cache.addrOfKeyMax(0);
-        int8_.key_center_bytes = heads * dims * static_cast<std::size_t>(cache.mBytes);
+        center_at_ = static_cast<const char*>(static_cast<const void*>(cache.addrOfKeyMax(0)));
+        center_bytes_ = heads * dims * static_cast<std::size_t>(cache.mBytes);
     }
 
     /// MNN grows a cache by 64 tokens and copies all of it each time. A compressed cache grows by a quarter; its unused
@@ -599,6 +599,9 @@ private:
     bool is_loaded_ = false;
     /// The centre of INT8 K of a loaded layer.
     std::string center_;
+    /// That of MNN's cache, as describe has seen it; empty where K is not INT8.
+    const char* center_at_ = "";
+    std::size_t center_bytes_ = 0;
     /// Compressed since the cache was cleared last.
     bool on_ = false;
     /// Cleared in this step, and not yet allocated.

@@ -295,7 +295,7 @@ private:
         }
         const mnnkv_cache cache = own.see_();
         const mnnkv_layout& layout = *cache.layout;
-        center += center_bytes(layout);
+        center += own.center_bytes_;
         const auto first = state.shapes.begin() + 4 * static_cast<std::ptrdiff_t>(number);
         const std::vector<int> saved(first, first + 4), here = shape_of(layout);
         return saved == here ? "" : "the file has " + text_of(saved) + ", the model " + text_of(here) +
@@ -329,7 +329,7 @@ private:
         std::size_t center = 0;
         for (std::uint32_t number = 0; number < of_.layers.size(); ++number) {
             layer& own = numbered(number);
-            const std::size_t bytes = center_bytes(*own.see_().layout);
+            const std::size_t bytes = own.center_bytes_;
             own.center_ = state.extra.substr(center, bytes);
             center += bytes;
             own.steps_->loaded();
@@ -355,15 +355,11 @@ private:
             }
             if (own.is_loaded_) {
                 state.extra += own.center_;
-            } else if (center_bytes(layout) > 0) {
-                state.extra.append(static_cast<const char*>(layout.int8->key_center), center_bytes(layout));
+            } else {
+                state.extra.append(own.center_at_, own.center_bytes_);
             }
         }
         return state;
-    }
-
-    static std::size_t center_bytes(const mnnkv_layout& layout) {
-        return layout.int8 == nullptr ? 0 : static_cast<std::size_t>(layout.int8->key_center_bytes);
     }
 
     /// Why the layers that mnn-kv sees are not all of the model's; "" if they are, or the config does not say.

@@ -57,8 +57,6 @@ inline double zero_if_nan(double value) { return std::isnan(value) ? 0 : value; 
 
 void memory(const Content& content, Report& report);
 void waits(const Content& content, Report& report);
-void bookkeeping(const Content& content, Report& report);
-void speed(const Content& content, Report& report);
 
 }  // namespace bench
 

@@ -38,7 +38,7 @@ int main(void) {
     if (blob_len == 0 || blob_len >= sizeof words) {
         return failed("the blob is not smaller than the words");
     }
-    if (mnnkv_decode_fp16_gear(blob, blob_len, back, sizeof back, &back_len) != MNNKV_OK) {
+    if (mnnkv_decode_gear(blob, blob_len, MNNKV_DTYPE_F16, NULL, back, sizeof back, &back_len) != MNNKV_OK) {
         return failed("decode");
     }
     if (back_len != sizeof words || memcmp(words, back, sizeof words) != 0) {

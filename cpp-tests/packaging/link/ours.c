@@ -24,7 +24,7 @@ int ours_round_trip(void) {
     if (mnnkv_encode_fp16_gear(words, sizeof words, NULL, blob, sizeof blob, &blob_len) != MNNKV_OK) {
         return 0;
     }
-    if (mnnkv_decode_fp16_gear(blob, blob_len, back, sizeof back, &back_len) != MNNKV_OK) {
+    if (mnnkv_decode_gear(blob, blob_len, MNNKV_DTYPE_F16, NULL, back, sizeof back, &back_len) != MNNKV_OK) {
         return 0;
     }
     return back_len == sizeof words && memcmp(words, back, sizeof words) == 0;
