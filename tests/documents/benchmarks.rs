@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 const DOCUMENTS: [(&str, &str); 4] = [
-    ("README.md", include_str!("../README.md")),
-    ("docs/benchmarks.md", include_str!("../docs/benchmarks.md")),
-    ("docs/quality.md", include_str!("../docs/quality.md")),
-    ("integrations/llama.cpp/README.md", include_str!("../integrations/llama.cpp/README.md")),
+    ("README.md", include_str!("../../README.md")),
+    ("docs/benchmarks.md", include_str!("../../docs/benchmarks.md")),
+    ("docs/quality.md", include_str!("../../docs/quality.md")),
+    ("integrations/llama.cpp/README.md", include_str!("../../integrations/llama.cpp/README.md")),
 ];
 
 /// The name in a line of a marker.
