@@ -188,7 +188,7 @@ public:
                 cache_->multiply(head, begin, weights, padded, out);
             });
         if (kv != nullptr) {
-            step.error = kv->end(*cache_, how_.heads, rows, elements_of(how, step.queries).data());
+            step.error = kv->end(*cache_, how_.heads, rows);
         }
         if (step.error != MNN::NO_ERROR) {
             return step;

@@ -1,4 +1,4 @@
-// Dumps: K, V and Q of an engine's steps as files, for `mnnkv evaluate`. Names no engine. README.md has the format.
+// Dumps: K and V of an engine's steps as files, for `mnnkv evaluate`. Names no engine. README.md has the format.
 //
 // C++11, needs neither exceptions nor RTTI. Writing is synchronous and slow: several files per layer and step.
 
@@ -34,18 +34,13 @@ namespace mnnkv_host {
 struct dump_step {
     /// The step's tokens are the last `tokens` ones of its kv_len.
     const mnnkv_cache* cache;
-    /// F16 or F32 of the dump and of `query`. Quantised K and V are not dumped.
+    /// F16 or F32. Quantised K and V are not dumped.
     std::uint32_t dtype;
     std::uint32_t tokens;
     /// The chat's number of the first of them.
     std::uint64_t position;
     /// The tokens belong to a prompt.
     bool prompt;
-    /// The factor of products of Q and K before softmax.
-    float attention_scale;
-    /// [token][query head][dim], after positional encoding and without the scale. NULL: not dumped.
-    const void* query;
-    std::uint32_t query_heads;
 };
 
 /// A file that has its name once it is complete; until then it is `<path>.part`, which the destructor removes.
@@ -141,7 +136,7 @@ public:
         const std::string place = layer_folder(layer) + "/";
         const std::string name =
             "t" + std::to_string(step.position) + "_" + std::to_string(step.position + step.tokens);
-        if (write_rows(place, name, step) && write_query(place, name, step) && write_meta(place, name, layer, step)) {
+        if (write_rows(place, name, step) && write_meta(place, name, layer, step)) {
             next_[layer] = step.position + step.tokens;
             return;
         }
@@ -192,16 +187,6 @@ private:
         }
     }
 
-    bool write_query(const std::string& place, const std::string& name, const dump_step& step) {
-        if (step.query == nullptr) {
-            return true;
-        }
-        dump_file query(place + "q_" + name + ".bin");
-        const std::size_t row = step.cache->layout->head_dim * word(step);
-        const bool written = query.write(step.query, row * step.query_heads * step.tokens);
-        return written ? finish(query) : fail(query.path, query.refusal());
-    }
-
     /// The last file of a step: a reader that finds it finds the others.
     bool write_meta(const std::string& place, const std::string& name, std::uint32_t layer, const dump_step& step) {
         const mnnkv_layout& layout = *step.cache->layout;
@@ -222,11 +207,6 @@ private:
         add("dtype", bytes == 2 ? "\"fp16\"" : "\"fp32\"");
         add("k_file", quoted("k_" + name + ".bin"));
         add("v_file", quoted("v_" + name + ".bin"));
-        if (step.query != nullptr) {
-            add("q_file", quoted("q_" + name + ".bin"));
-            add("q_heads", std::to_string(step.query_heads));
-        }
-        add("attention_scale", json_number_text(static_cast<double>(step.attention_scale), 9));
         text += "}\n";
         dump_file meta(place + "meta_" + name + ".json");
         return meta.write(text.data(), text.size()) ? finish(meta) : fail(meta.path, meta.refusal());

@@ -237,19 +237,17 @@ public:
         }
     }
 
-    /// After attention of `rows` queries in each of `heads` query heads. query: MNN's tensor, [row][head][dim] in the
-    /// cache's element type, after RoPE; MNN scales copies of it. Where attention has failed the step has, and no
+    /// After attention of `rows` queries in each of `heads` query heads. Where attention has failed the step has, and no
     /// token is lost.
     template <class Cache>
-    MNN::ErrorCode end(Cache& cache, std::uint32_t heads, std::uint32_t rows, const void* query) {
+    MNN::ErrorCode end(Cache& cache, std::uint32_t heads, std::uint32_t rows) {
         mnnkv_cache now = describe(cache);
         if (!rows_.empty()) {
             pack_output();
         }
         if (dumps_) {
             const bool prompt = rows > 1 || position_ == 0;
-            const mnnkv_host::dump_step step = {&now,   float_type(cache), rows,  position_,
-                                               prompt, scale_,            query, heads};
+            const mnnkv_host::dump_step step = {&now, float_type(cache), rows, position_, prompt};
             host_->dump->write(dump_number_, step);
         }
         if (steps_ && !on_ && host_->required) {
