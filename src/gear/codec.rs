@@ -34,12 +34,15 @@ impl Encoder {
     /// Encodes `words`, a whole number of words of `dtype` and at least one. The blob lives in the encoder until the
     /// next call. Holds at most six times the largest input and 2 MiB.
     pub fn encode(&mut self, words: &[u8], dtype: Dtype, options: &Options) -> Result<&[u8]> {
+        let width = Width::of(dtype);
+        // Before a word is read: a length that is none may reach beyond memory.
+        v1::word_count(words.len(), width)?;
         let header = match options.format {
             Format::V1 => None,
             Format::Checked => Some(checked::header(words, dtype)),
         };
         let header = header.as_ref().map_or(&[][..], |header| header);
-        v1::encode(header, words, Width::of(dtype), options, &mut self.zstd, &mut self.buffers)
+        v1::encode(header, words, width, options, &mut self.zstd, &mut self.buffers)
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Frame<'a> {
 }
 
 /// The number of words of `src_len` bytes. Fails if the format cannot hold them.
-pub(super) fn word_count(src_len: usize, width: Width) -> Result<u32> {
+pub(in crate::gear) fn word_count(src_len: usize, width: Width) -> Result<u32> {
     let bytes = width.bytes();
     if src_len == 0 {
         bail!(InvalidArgument, "src_len is 0; at least one {bytes}-byte word expected");

@@ -8,7 +8,7 @@ mod predict;
 mod rle;
 mod split;
 
-pub(super) use frame::{bound, decoded_len};
+pub(super) use frame::{bound, decoded_len, word_count};
 pub(super) use predict::Predictor;
 pub(super) use split::Width;
 
