@@ -252,7 +252,7 @@ fn tokens_that_were_rewritten_are_not_restored_from_their_blobs() {
         for open in [false, true] {
             let mut chat = chat(config("store", workers));
             chat.step(0, 1500);
-            for _ in 0..200 {
+            for _ in 0..20 {
                 chat.step(0, 1);
             }
             if open {
@@ -268,7 +268,7 @@ fn tokens_that_were_rewritten_are_not_restored_from_their_blobs() {
             }
             chat.hosts[0].check_tokens(false);
             chat.close(0, 0, 1).unwrap();
-            for _ in 0..50 {
+            for _ in 0..20 {
                 chat.step(0, 1);
             }
             chat.begin_whole(0);
