@@ -95,12 +95,15 @@ fn tokens_whose_pages_cannot_leave_memory_stay_raw() {
 fn a_full_queue_is_counted_and_skipped_blocks_are_submitted_later() {
     let mut config = config("store", 1);
     config["kv_lossless_max_queue"] = json!(1);
-    let mut chat = chat(config);
-    chat.step(0, 1500);
-    chat.begin_whole(0);
-    chat.end(0, 0);
-    let skipped = chat.total().h2o_lossless_backpressure_skip_count;
-    assert_eq!(skipped, 1.0, "the first block is with the worker, the second finds no room");
+    // The first block is with the worker, the second finds no room, unless the worker is done by then.
+    let full = |config: &Value| {
+        let mut chat = chat(config.clone());
+        chat.step(0, 1500);
+        chat.begin_whole(0);
+        chat.end(0, 0);
+        Some(chat).filter(|chat| chat.total().h2o_lossless_backpressure_skip_count == 1.0)
+    };
+    let mut chat = (0..50).find_map(|_| full(&config)).expect("a full queue in one of 50 chats");
     assert_eq!(chat.total().h2o_lossless_queue_depth_peak, 1.0);
     assert_eq!(chat.total().h2o_lossless_fallback_count, 0.0);
     while chat.total().h2o_lossless_raw_bytes.max(0.0) < 5.0 * 256.0 * 256.0 {
