@@ -37,7 +37,7 @@ struct Chat {
 impl Chat {
     fn new(file: &str) -> Self {
         let config = format!(r#"{{"kv_memory_mb": {BUDGET_MB}, "kv_memory_file": "{file}"}}"#);
-        let host = Host { attends: true, ..Host::default() };
+        let host = Host { attends: true };
         let session = Session::with_host(config.as_bytes(), b"", LAYERS as u32, THREADS, host).unwrap();
         let layout = Layout::new(&Spec {
             key: Dtype::F32.into(),

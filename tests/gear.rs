@@ -249,7 +249,7 @@ fn checked(words: &[u8], dtype: Dtype) -> Vec<u8> {
 #[test]
 fn a_checked_blob_is_a_frame_behind_its_header_and_any_other_bit_is_refused() {
     for dtype in Dtype::ALL {
-        let words: Vec<u8> = (0..64 * dtype.bytes()).map(|at| (at * at >> 4) as u8).collect();
+        let words: Vec<u8> = (0..64 * dtype.bytes()).map(|at| ((at * at) >> 4) as u8).collect();
         let blob = checked(&words, dtype);
         assert!(Encoder::new().encode(&words, dtype, &Options::new(Format::Checked)).unwrap() == blob, "{dtype:?}");
         assert!(decode(&blob, dtype, words.len()).unwrap() == words);

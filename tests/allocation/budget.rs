@@ -23,7 +23,7 @@ fn a_budget_counts_what_is_allocated_for_blocks_sketches_and_attention() {
         let (mut key, mut value) = (words(layout.key_bytes()), words(layout.value_bytes()));
         let queries = words(HEADS * DIMS * 2);
         let config = format!(r#"{{"kv_memory_bytes": 3000000, "kv_quant": "k8v4"{file}}}"#);
-        let host = Host { attends: true, ..Host::default() };
+        let host = Host { attends: true };
         let session = Session::with_host(config.as_bytes(), b"", 1, 1, host).unwrap();
         let (mut kv_len, mut before) = (0, 0);
         for step in 0..if file.is_empty() { 50 } else { 400 } {

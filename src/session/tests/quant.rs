@@ -71,7 +71,7 @@ fn spec(dtype: Dtype, packs: [u32; 3], max_tokens: u32) -> Spec {
 const PACKS: [[u32; 3]; 3] = [[1, 8, 64], [8, 4, 64], [1, 1, 1]];
 
 fn session(config: &str) -> Session {
-    Session::with_host(config.as_bytes(), b"", 1, 2, Host { attends: true, ..Host::default() }).unwrap()
+    Session::with_host(config.as_bytes(), b"", 1, 2, Host { attends: true }).unwrap()
 }
 
 /// A file of blocks in the temporary folder, as JSON has it: a backslash of Windows would begin an escape, and a slash

@@ -67,7 +67,7 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
 fn layers_have_shares_by_the_sizes_of_their_tokens() {
     let budget = 200_000;
     let config = format!(r#"{{"kv_memory_bytes": {budget}}}"#);
-    let session = Session::with_host(config.as_bytes(), b"", 2, 2, Host { attends: true, ..Host::default() }).unwrap();
+    let session = Session::with_host(config.as_bytes(), b"", 2, 2, Host { attends: true }).unwrap();
     // The second layer has tokens of three times the size, and comes last.
     let mut layers = [1, 3].map(|kv_heads| {
         let layout = Layout::new(&Spec { kv_heads, ..spec(Dtype::F16, PACKS[0], 2000) }).unwrap();
@@ -237,7 +237,7 @@ fn a_budget_that_is_too_small_for_a_later_layer_is_refused() {
     let [small, large] = [1, 2].map(|at| Holds::of(0, 1, &layouts[at].rows()).unwrap().least_bytes);
     let session = |bytes: u64| {
         let config = format!(r#"{{"kv_memory_bytes": {bytes}}}"#);
-        Session::with_host(config.as_bytes(), b"", 3, 2, Host { attends: true, ..Host::default() }).unwrap()
+        Session::with_host(config.as_bytes(), b"", 3, 2, Host { attends: true }).unwrap()
     };
     let begin = |session: &Session, layer: u32| {
         let layout = &layouts[layer as usize];
