@@ -1,7 +1,7 @@
 //! The checked container: a header with a checksum of the words, and a v1 frame of them. `docs/format.md` has the fields
 //! with their offsets.
 
-use super::v1::Width;
+use super::v1::{self, Width};
 use crate::bytes::Reader;
 use crate::dtype::Dtype;
 use crate::status::{Result, bail};
@@ -27,14 +27,15 @@ pub(super) fn is_checked(blob: &[u8]) -> bool {
     blob.starts_with(&MAGIC)
 }
 
-/// The header of `words`.
-pub(super) fn header(words: &[u8], dtype: Dtype) -> [u8; HEADER_LEN] {
+/// The header of `words`. Fails, before a word is read, if a frame cannot hold them: such a length may reach beyond memory.
+pub(super) fn header(words: &[u8], dtype: Dtype) -> Result<[u8; HEADER_LEN]> {
+    let count = v1::word_count(words.len(), Width::of(dtype))?;
     let mut header = [0; HEADER_LEN];
     header[..8].copy_from_slice(&MAGIC);
     (header[8], header[9]) = (VERSION, dtype.code() as u8);
-    header[10..18].copy_from_slice(&((words.len() / dtype.bytes()) as u64).to_le_bytes());
+    header[10..18].copy_from_slice(&u64::from(count).to_le_bytes());
     header[18..].copy_from_slice(&xxh3_64(words).to_le_bytes());
-    header
+    Ok(header)
 }
 
 /// The header and the frame of a blob of `dtype`. UNSUPPORTED: if it is of another version.
@@ -59,15 +60,17 @@ pub(super) fn parse(blob: &[u8], dtype: Dtype) -> Result<(Header, &[u8])> {
     Ok((Header { len, checksum }, &blob[HEADER_LEN..]))
 }
 
-impl Header {
-    /// CORRUPT: if a frame has another number of words.
-    pub(super) fn check_len(&self, len: usize) -> Result<()> {
-        if len != self.len {
-            bail!(Corrupt, "the frame has {len} bytes of words; its header has {}", self.len);
-        }
-        Ok(())
+/// [`parse`], of a frame that has as many words as its header says. CORRUPT: if it has another number.
+pub(super) fn open(blob: &[u8], dtype: Dtype) -> Result<(Header, &[u8])> {
+    let (header, frame) = parse(blob, dtype)?;
+    let len = v1::decoded_len(frame, Width::of(dtype))?;
+    if len != header.len {
+        bail!(Corrupt, "the frame has {len} bytes of words; its header has {}", header.len);
     }
+    Ok((header, frame))
+}
 
+impl Header {
     /// CORRUPT: if the words are not those that were encoded.
     pub(super) fn check(&self, words: &[u8]) -> Result<()> {
         if xxh3_64(words) != self.checksum {
@@ -79,5 +82,5 @@ impl Header {
 
 /// The largest blob for `len` bytes.
 pub(super) fn bound(len: usize, dtype: Dtype) -> Option<usize> {
-    super::v1::bound(len, Width::of(dtype))?.checked_add(HEADER_LEN)
+    v1::bound(len, Width::of(dtype))?.checked_add(HEADER_LEN)
 }

@@ -34,15 +34,12 @@ impl Encoder {
     /// Encodes `words`, a whole number of words of `dtype` and at least one. The blob lives in the encoder until the
     /// next call. Holds at most six times the largest input and 2 MiB.
     pub fn encode(&mut self, words: &[u8], dtype: Dtype, options: &Options) -> Result<&[u8]> {
-        let width = Width::of(dtype);
-        // Before a word is read: a length that is none may reach beyond memory.
-        v1::word_count(words.len(), width)?;
         let header = match options.format {
             Format::V1 => None,
-            Format::Checked => Some(checked::header(words, dtype)),
+            Format::Checked => Some(checked::header(words, dtype)?),
         };
         let header = header.as_ref().map_or(&[][..], |header| header);
-        v1::encode(header, words, width, options, &mut self.zstd, &mut self.buffers)
+        v1::encode(header, words, Width::of(dtype), options, &mut self.zstd, &mut self.buffers)
     }
 }
 
@@ -97,8 +94,7 @@ impl Decoder {
         if !checked::is_checked(blob) {
             return v1::decode(blob, Width::of(dtype), words, &mut context, planes);
         }
-        let (header, frame) = checked::parse(blob, dtype)?;
-        header.check_len(v1::decoded_len(frame, Width::of(dtype))?)?;
+        let (header, frame) = checked::open(blob, dtype)?;
         if words.len() < header.len {
             return Err(Error::too_small("dst_cap (bytes)", words.len(), header.len));
         }
@@ -123,12 +119,10 @@ impl Context<'_> {
 
 /// The decoded length in bytes that a blob announces, after a check of all headers.
 pub fn decoded_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
-    if !checked::is_checked(blob) {
-        return v1::decoded_len(blob, Width::of(dtype));
+    match checked::is_checked(blob) {
+        true => Ok(checked::open(blob, dtype)?.0.len),
+        false => v1::decoded_len(blob, Width::of(dtype)),
     }
-    let (header, frame) = checked::parse(blob, dtype)?;
-    header.check_len(v1::decoded_len(frame, Width::of(dtype))?)?;
-    Ok(header.len)
 }
 
 /// [`decoded_len`] of a blob that may be damaged: a checked one is not read beyond its header.
