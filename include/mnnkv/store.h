@@ -21,7 +21,7 @@ extern "C" {
 //   mnnkv_store_submit      after attention, for each range that has become cold
 //   mnnkv_store_commit      releases the raw bytes of encoded blocks
 //
-// and reports its own edits of the cache by mnnkv_store_compacted or _rewritten. Between commit and
+// and reports its own edits of the cache by mnnkv_store_compacted. Between commit and
 // restore, released tokens must be neither read nor written; they may be moved with others, and the whole cache may be
 // copied to another buffer.
 //
@@ -110,7 +110,7 @@ mnnkv_status mnnkv_store_commit(mnnkv_store *store,
 /// needs no encoding; blobs that an edit has cut are dropped.
 ///
 /// Packing, strides and max_tokens may differ from submit; heads, head_dim and dtypes must not.
-/// V INT8: if mnnkv_store_compacted or _rewritten named tokens while others were released, value sums lack these.
+/// V INT8: if mnnkv_store_compacted named tokens while others were released, value sums lack these.
 /// mnnkv_kv_appended and mnnkv_kv_changed with the tokens from the first one named on must follow. Sessions see to it.
 /// restored_bytes: raw bytes written.
 /// STALE: if the layout does not fit a block

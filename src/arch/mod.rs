@@ -235,7 +235,7 @@ impl Available {
         extended.unwrap_or(&self.kernels().attend)
     }
 
-    /// Apart from [`Kernels`], as [`ModelKernels`] are.
+    /// Not in [`Kernels`], so that a library without attention over rows does not link them.
     fn row_kernels(self) -> &'static attend::rows::RowKernels {
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -68,7 +68,7 @@ pub unsafe extern "C" fn mnnkv_store_commit(
 /// needs no encoding; blobs that an edit has cut are dropped.
 ///
 /// Packing, strides and max_tokens may differ from submit; heads, head_dim and dtypes must not.
-/// V INT8: if mnnkv_store_compacted or _rewritten named tokens while others were released, value sums lack these.
+/// V INT8: if mnnkv_store_compacted named tokens while others were released, value sums lack these.
 /// mnnkv_kv_appended and mnnkv_kv_changed with the tokens from the first one named on must follow. Sessions see to it.
 /// restored_bytes: raw bytes written.
 /// STALE: if the layout does not fit a block

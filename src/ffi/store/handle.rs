@@ -8,7 +8,7 @@
 //!   mnnkv_store_submit      after attention, for each range that has become cold
 //!   mnnkv_store_commit      releases the raw bytes of encoded blocks
 //!
-//! and reports its own edits of the cache by mnnkv_store_compacted or _rewritten. Between commit and
+//! and reports its own edits of the cache by mnnkv_store_compacted. Between commit and
 //! restore, released tokens must be neither read nor written; they may be moved with others, and the whole cache may be
 //! copied to another buffer.
 //!
