@@ -133,6 +133,41 @@ impl<T: Copy> Out<T> {
     }
 }
 
+impl Out<usize> {
+    /// Writes the length of a success, or the one that BUFFER_TOO_SMALL needs, the only output of a failure.
+    pub fn set_len(&self, result: Result<usize>) -> Result<()> {
+        let len = result.as_ref().map_or_else(Error::needed, |len| Some(*len));
+        len.into_iter().for_each(|len| self.set(len));
+        result.map(drop)
+    }
+}
+
+/// The buffers of encode and decode: bytes to read, bytes to write, and their number.
+///
+/// # Safety
+/// As of [`input_bytes`], [`output_bytes`] and [`Out::new`].
+pub unsafe fn buffers<'a>(
+    src: (*const c_void, usize),
+    dst: (*mut c_void, usize),
+    dst_len: *mut usize,
+) -> Result<(&'a [u8], &'a mut [u8], Out<usize>)> {
+    disjoint((src.0, src.1, "src"), (dst.0, dst.1, "dst"))?;
+    // SAFETY: passed on; the two do not overlap.
+    unsafe {
+        Ok((input_bytes(src.0, src.1, "src")?, output_bytes(dst.0, dst.1, "dst")?, Out::new(dst_len, "dst_len")?))
+    }
+}
+
+/// Copies bytes to a buffer of C, whose capacity is called `cap`. Returns their number.
+pub fn copied(bytes: &[u8], out: &mut [u8], cap: &str) -> Result<usize> {
+    let given = out.len();
+    let Some(target) = out.get_mut(..bytes.len()) else {
+        return Err(Error::too_small(cap, given, bytes.len()));
+    };
+    target.copy_from_slice(bytes);
+    Ok(bytes.len())
+}
+
 /// Copies text to a buffer of C, and appends a zero.
 pub fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
     let Some(target) = out.get_mut(..text.len() + 1) else {

@@ -12,7 +12,7 @@ use mnnkv::dtype::Dtype;
 use mnnkv::ffi::panic::{guard, guard_or};
 use mnnkv::ffi::pointer::{self, Out};
 use mnnkv::ffi::status::mnnkv_status;
-use mnnkv::status::{Error, Result};
+use mnnkv::status::Result;
 use mnnkv::sys::memory;
 use std::ffi::c_void;
 
@@ -47,13 +47,6 @@ unsafe fn given_tensors(tensors: *const mnnkv_state_tensor, count: usize) -> Res
         memory::push(&mut out, Tensor { offset, bytes, form })?;
     }
     Ok(out)
-}
-
-/// Reports the length that BUFFER_TOO_SMALL needs.
-fn set_len(dst_len: &Out<usize>, result: Result<usize>) -> Result<()> {
-    let len = result.as_ref().map_or_else(Error::needed, |len| Some(*len));
-    len.into_iter().for_each(|len| dst_len.set(len));
-    result.map(drop)
 }
 
 /// The largest blob of src_len bytes with these tensors: a little over src_len. 0 where mnnkv_state_encode would return
@@ -95,17 +88,10 @@ pub unsafe extern "C" fn mnnkv_state_encode(
     dst_len: *mut usize,
 ) -> mnnkv_status {
     guard(|| {
-        pointer::disjoint((src, src_len, "src"), (dst, dst_cap, "dst"))?;
         // SAFETY: an export is unsafe; the header is its contract, and that of the functions it calls.
-        let (src, tensors, dst, dst_len) = unsafe {
-            (
-                pointer::input_bytes(src, src_len, "src")?,
-                given_tensors(tensors, n_tensors)?,
-                pointer::output_bytes(dst, dst_cap, "dst")?,
-                Out::new(dst_len, "dst_len")?,
-            )
-        };
-        set_len(&dst_len, state::encode(src, &tensors, threads as usize, dst))
+        let ((src, dst, dst_len), tensors) =
+            unsafe { (pointer::buffers((src, src_len), (dst, dst_cap), dst_len)?, given_tensors(tensors, n_tensors)?) };
+        dst_len.set_len(state::encode(src, &tensors, threads as usize, dst))
     })
 }
 
@@ -146,15 +132,8 @@ pub unsafe extern "C" fn mnnkv_state_decode(
     dst_len: *mut usize,
 ) -> mnnkv_status {
     guard(|| {
-        pointer::disjoint((src, src_len, "src"), (dst, dst_cap, "dst"))?;
         // SAFETY: as above.
-        let (src, dst, dst_len) = unsafe {
-            (
-                pointer::input_bytes(src, src_len, "src")?,
-                pointer::output_bytes(dst, dst_cap, "dst")?,
-                Out::new(dst_len, "dst_len")?,
-            )
-        };
-        set_len(&dst_len, state::decode(src, threads as usize, dst))
+        let (src, dst, dst_len) = unsafe { pointer::buffers((src, src_len), (dst, dst_cap), dst_len) }?;
+        dst_len.set_len(state::decode(src, threads as usize, dst))
     })
 }

@@ -1,6 +1,6 @@
 //! Gear: decode
 
-use super::{DECODER, buffers, report_needed, with_local};
+use super::{DECODER, with_local};
 use crate::dtype::Dtype;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
@@ -42,14 +42,8 @@ unsafe fn decode(
         None => None,
     };
     // SAFETY: passed on.
-    let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
-    match with_local(&DECODER, |decoder| decoder.decode_within(src, dtype, dst, max_working_bytes)) {
-        Ok(len) => {
-            dst_len.set(len);
-            Ok(())
-        }
-        Err(error) => report_needed(&dst_len, error),
-    }
+    let (src, dst, dst_len) = unsafe { pointer::buffers(src, dst, dst_len) }?;
+    dst_len.set_len(with_local(&DECODER, |decoder| decoder.decode_within(src, dtype, dst, max_working_bytes)))
 }
 
 /// Decodes a blob of either format that encoding words of the same dtype (F16, BF16, F32 or INT8) made. V1 blobs do not

@@ -1,12 +1,13 @@
 //! Gear: encode
 
 use super::options::{mnnkv_gear_options, read_options};
-use super::{DECODER, ENCODER, buffers, report_needed, with_local};
+use super::{DECODER, ENCODER, with_local};
 use crate::dtype::Dtype;
 use crate::ffi::panic::{body, guard_or};
+use crate::ffi::pointer;
 use crate::ffi::status::mnnkv_status;
 use crate::gear;
-use crate::status::{Error, Result};
+use crate::status::Result;
 use std::ffi::c_void;
 
 /// # Safety
@@ -19,16 +20,11 @@ unsafe fn encode(
     dst_len: *mut usize,
 ) -> Result<()> {
     // SAFETY: passed on.
-    let ((src, dst, dst_len), options) = unsafe { (buffers(src, dst, dst_len)?, read_options(options, dtype)?) };
-    with_local(&ENCODER, |encoder| {
-        let blob = encoder.encode(src, dtype, &options)?;
-        match dst.get_mut(..blob.len()) {
-            Some(target) => target.copy_from_slice(blob),
-            None => return report_needed(&dst_len, Error::too_small("dst_cap (bytes)", dst.len(), blob.len())),
-        }
-        dst_len.set(blob.len());
-        Ok(())
-    })
+    let ((src, dst, dst_len), options) =
+        unsafe { (pointer::buffers(src, dst, dst_len)?, read_options(options, dtype)?) };
+    dst_len.set_len(with_local(&ENCODER, |encoder| {
+        pointer::copied(encoder.encode(src, dtype, &options)?, dst, "dst_cap (bytes)")
+    }))
 }
 
 /// Returns a capacity that suffices to encode src_len bytes of dtype (F16, BF16, F32 or INT8) in either format, a little

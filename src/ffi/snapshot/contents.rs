@@ -4,19 +4,8 @@ use super::handle::{mnnkv_snapshot, with};
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out};
 use crate::ffi::status::mnnkv_status;
-use crate::status::{Error, Result};
+use crate::status::Error;
 use std::ffi::{c_char, c_void};
-
-/// Copies bytes to a buffer of C; writes the number needed where there is no room.
-fn put_bytes(bytes: &[u8], out: &mut [u8], len: &Out<usize>) -> Result<()> {
-    len.set(bytes.len());
-    let given = out.len();
-    let Some(target) = out.get_mut(..bytes.len()) else {
-        return Err(Error::too_small("cap (bytes)", given, bytes.len()));
-    };
-    target.copy_from_slice(bytes);
-    Ok(())
-}
 
 /// Gives the bytes of a section, in place of those that it has. They are written at once, and part of the state from the
 /// next commit on. If they begin with the committed bytes of the section, only the rest is written.
@@ -50,13 +39,10 @@ pub unsafe extern "C" fn mnnkv_snapshot_get(
     body!(with(snapshot, |snapshot| {
         let (out, len) = (pointer::output_bytes(out, cap, "out")?, Out::new(len, "len")?);
         let name = pointer::text(name, "name")?;
-        match snapshot.section_len(name).map(usize::try_from) {
+        len.set_len(match snapshot.section_len(name).map(usize::try_from) {
             // Nothing is read for a buffer that is too small.
-            Some(Ok(needed)) if needed > out.len() => {
-                len.set(needed);
-                Err(Error::too_small("cap (bytes)", out.len(), needed))
-            }
-            _ => put_bytes(&snapshot.section(name)?, out, &len),
-        }
+            Some(Ok(needed)) if needed > out.len() => Err(Error::too_small("cap (bytes)", out.len(), needed)),
+            _ => pointer::copied(&snapshot.section(name)?, out, "cap (bytes)"),
+        })
     }))
 }
