@@ -82,11 +82,14 @@ impl Checker<'_> {
     }
 
     /// Whether a tensor is missing or all zeros.
-    fn is_zero(&self, name: Name<'_>) -> Result<bool> {
-        let Some(located) = self.whole(name) else { return Ok(true) };
-        // What cannot be read is reported already.
-        let all = some(located.floats(0, located.tensor.elements()))?;
-        Ok(all.is_none_or(|all| all.iter().all(|x| *x == 0.0)))
+    fn is_zero(&mut self, name: Name<'_>) -> Result<bool> {
+        let (Some(located), mut zero) = (self.whole(name), true) else { return Ok(true) };
+        self.scan(
+            located,
+            |l, begin, count| l.floats(begin, count),
+            |_, piece| zero &= piece.iter().all(|x| *x == 0.0),
+        )?;
+        Ok(zero)
     }
 
     /// deq_scale = input_scale * weight_scale, if all three exist.
