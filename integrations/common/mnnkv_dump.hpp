@@ -32,10 +32,8 @@ namespace mnnkv_host {
 
 /// The tokens that one step appended to one layer.
 struct dump_step {
-    /// The step's tokens are the last `tokens` ones of its kv_len.
+    /// The step's tokens are the last `tokens` ones of its kv_len. K and V are F16 or F32; quantised ones are not dumped.
     const mnnkv_cache* cache;
-    /// F16 or F32. Quantised K and V are not dumped.
-    std::uint32_t dtype;
     std::uint32_t tokens;
     /// The chat's number of the first of them.
     std::uint64_t position;
@@ -146,19 +144,19 @@ public:
     }
 
 private:
-    static std::size_t word(const dump_step& step) { return step.dtype == MNNKV_DTYPE_F32 ? 4 : 2; }
+    static std::size_t word(const mnnkv_layout& layout) { return layout.key_dtype == MNNKV_DTYPE_F32 ? 4 : 2; }
 
     /// K and V by way of dense rows, some tokens at a time.
     bool write_rows(const std::string& place, const std::string& name, const dump_step& step) {
         const mnnkv_layout& layout = *step.cache->layout;
-        if (step.dtype != MNNKV_DTYPE_F16 && step.dtype != MNNKV_DTYPE_F32) {
-            return fail(place + name, "dtype must be F16 or F32");
-        }
-        if (layout.key_dtype != step.dtype || layout.value_dtype != step.dtype) {
+        if (layout.key_dtype != layout.value_dtype || layout.key_dtype > MNNKV_DTYPE_F32) {
             return fail(place + name, "a quantised cache is not dumped");
         }
+        if (layout.key_dtype == MNNKV_DTYPE_BF16) {
+            return fail(place + name, "dtype must be F16 or F32");
+        }
         dump_file key(place + "k_" + name + ".bin"), value(place + "v_" + name + ".bin");
-        const std::size_t row = layout.head_dim * word(step);
+        const std::size_t row = layout.head_dim * word(layout);
         for (std::uint32_t done = 0, count = 0; done < step.tokens; done += count) {
             count = std::min<std::uint32_t>(step.tokens - done, 256);
             const std::size_t bytes = count * layout.kv_heads * row;
@@ -190,7 +188,7 @@ private:
     /// The last file of a step: a reader that finds it finds the others.
     bool write_meta(const std::string& place, const std::string& name, std::uint32_t layer, const dump_step& step) {
         const mnnkv_layout& layout = *step.cache->layout;
-        const std::size_t bytes = word(step);
+        const std::size_t bytes = word(layout);
         std::string text = "{\"run_id\": \"" + run_ + "\"";
         const auto add = [&text](const char* key, const std::string& value) {
             text += std::string(", \"") + key + "\": " + value;

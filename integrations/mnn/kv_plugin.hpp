@@ -247,7 +247,7 @@ public:
         }
         if (dumps_) {
             const bool prompt = rows > 1 || position_ == 0;
-            const mnnkv_host::dump_step step = {&now, float_type(cache), rows, position_, prompt};
+            const mnnkv_host::dump_step step = {&now, rows, position_, prompt};
             host_->dump->write(dump_number_, step);
         }
         if (steps_ && !on_ && host_->required) {
