@@ -200,6 +200,8 @@ pub(super) trait Dots: Copy {
     type Bytes: Copy;
     /// What products with [`Dots::keys`] are to be reduced by, in sums of the other factor.
     const KEY_BIAS: i32;
+    /// Whether registers hold the sums of several query vectors. If not, a block is read once for each, in less code.
+    const ABREAST: bool = true;
 
     unsafe fn widen(from: &Shorts) -> Self::Floats;
     /// 16 i16, little endian.
@@ -247,8 +249,9 @@ impl Dots for Plain {
     type Ints = [i32; LANES];
     type Bytes = [[i32; 4]; LANES];
     const KEY_BIAS: i32 = KEY_ZERO;
+    const ABREAST: bool = false;
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn widen(from: &Shorts) -> Self::Floats {
         from.map(|bytes| f16::from_le_bytes(bytes).to_f32())
     }
@@ -400,6 +403,11 @@ pub(super) unsafe fn logits<V: Dots>(
     // SAFETY: the caller's.
     unsafe {
         match queries.len() {
+            _ if !V::ABREAST => {
+                for (query, logits) in queries.chunks(1).zip(logits.chunks_mut(1)) {
+                    logits_of::<V, 1>(block, query, logits, scratch);
+                }
+            }
             0 => {}
             1 => logits_of::<V, 1>(block, queries, logits, scratch),
             2 => logits_of::<V, 2>(block, queries, logits, scratch),
@@ -655,6 +663,15 @@ unsafe fn values_of<V: Dots, const N: usize>(
         }
         match (is_negligible && may_skip::<V, N>(&totals, running), is_fine) {
             (true, _) => fetch(ahead, ahead.len()),
+            (false, is_fine) if !V::ABREAST => {
+                for (logits, sums) in logits.chunks(1).zip(sums.chunks_mut(len)) {
+                    if is_fine {
+                        add_values::<V, 1, 2>(block, logits, sums, weights, ahead);
+                    } else {
+                        add_values::<V, 1, 1>(block, logits, sums, weights, ahead);
+                    }
+                }
+            }
             (false, false) => add_values::<V, N, 1>(block, logits, sums, weights, ahead),
             (false, true) => add_values::<V, N, 2>(block, logits, sums, weights, ahead),
         }
