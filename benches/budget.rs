@@ -1,5 +1,6 @@
 //! A cold chat on a budget: its tokens go to a file, and what was told at its start is asked for. Time and memory of a step
-//! by the length of the chat. 4 layers with 2 KV heads x 3 and 64 elements, f32.
+//! by the length of the chat. 4 layers with 2 KV heads x 3 and 64 elements, f32. And the times of all steps of a chat in memory
+//! alone, of the shape of a model: no step may take much longer than the others.
 //!
 //! `cargo bench --bench budget`; `-- quick` ends at 16,384 tokens.
 
@@ -11,10 +12,8 @@ use mnnkv::dtype::Dtype;
 use mnnkv::layout::{Cache, Layout, Spec, scatter};
 use mnnkv::session::{Host, Session};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-const LAYERS: usize = 4;
-const KV_HEADS: usize = 2;
 const GROUP: usize = 3;
 const DIMS: usize = 64;
 const CHUNK: usize = 256;
@@ -26,6 +25,7 @@ const RANK: usize = 12;
 const NEEDLE: usize = 1000;
 
 struct Chat {
+    kv_heads: usize,
     session: Session,
     layout: Layout,
     caches: Vec<(Vec<u8>, Vec<u8>, u32)>,
@@ -35,14 +35,13 @@ struct Chat {
 }
 
 impl Chat {
-    fn new(file: &str) -> Self {
-        let config = format!(r#"{{"kv_memory_mb": {BUDGET_MB}, "kv_memory_file": "{file}"}}"#);
+    fn new(config: &str, layers: usize, kv_heads: usize) -> Self {
         let host = Host { attends: true };
-        let session = Session::with_host(config.as_bytes(), b"", LAYERS as u32, THREADS, host).unwrap();
+        let session = Session::with_host(config.as_bytes(), b"", layers as u32, THREADS, host).unwrap();
         let layout = Layout::new(&Spec {
             key: Dtype::F32.into(),
             value: Dtype::F32.into(),
-            kv_heads: KV_HEADS as u32,
+            kv_heads: kv_heads as u32,
             head_dim: DIMS as u32,
             l_pack: 1,
             h_pack: 16,
@@ -56,10 +55,10 @@ impl Chat {
         });
         let layout = layout.unwrap();
         let cache = || (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()], 0);
-        let caches = (0..LAYERS).map(|_| cache()).collect();
+        let caches = (0..layers).map(|_| cache()).collect();
         let mut noise = Noise(1);
         let base = (0..RANK * DIMS).map(|_| noise.wide()).collect();
-        Chat { session, layout, caches, base, noise, tokens: 0 }
+        Chat { kv_heads, session, layout, caches, base, noise, tokens: 0 }
     }
 
     /// A key of the model's directions.
@@ -77,24 +76,28 @@ impl Chat {
         self.base[..DIMS].iter().map(|x| 6.0 * x).collect()
     }
 
-    /// Appends tokens to all layers, of which the last attends with `query`. Returns its output of the first head.
-    fn step(&mut self, count: usize, query: Option<&[f32]>) -> Vec<f32> {
-        let mut output = Vec::new();
-        for layer in 0..LAYERS {
-            let keys: Vec<Vec<f32>> = (0..KV_HEADS * count).map(|at| self.key(self.tokens + at % count)).collect();
+    /// Appends tokens to all layers, of which the last attends with `query`. Returns its output of the first head, and the
+    /// time of the session's calls.
+    fn step(&mut self, count: usize, query: Option<&[f32]>) -> (Vec<f32>, Duration) {
+        let (mut output, mut time) = (Vec::new(), Duration::ZERO);
+        for layer in 0..self.caches.len() {
+            let keys: Vec<Vec<f32>> = (0..self.kv_heads * count).map(|at| self.key(self.tokens + at % count)).collect();
             let bytes = |rows: &[f32]| -> Vec<u8> { rows.iter().flat_map(|x| x.to_ne_bytes()).collect() };
             let value = |at: usize, noise: &mut Noise| match self.tokens + at % count {
                 NEEDLE => vec![5.0; DIMS],
                 _ => (0..DIMS).map(|_| noise.wide()).collect(),
             };
-            let values: Vec<Vec<f32>> = (0..KV_HEADS * count).map(|at| value(at, &mut self.noise)).collect();
+            let values: Vec<Vec<f32>> = (0..self.kv_heads * count).map(|at| value(at, &mut self.noise)).collect();
             let (key, value, len) = &mut self.caches[layer];
             let number = layer as u32;
+            let start = Instant::now();
             let begin = self.session.begin(number, Some(Cache::new(&self.layout, key, value).unwrap()), *len).unwrap();
+            time += start.elapsed();
             let mut cache = Cache::new(&self.layout, key, value).unwrap();
             let range = self.layout.range(begin, count as u32).unwrap();
             scatter(&mut cache, range, &bytes(&keys.concat()), &bytes(&values.concat())).unwrap();
             *len = begin + count as u32;
+            let start = Instant::now();
             let rows = u32::from(query.is_some() && self.session.attends(number).unwrap());
             if let Some(query) = query.filter(|_| rows > 0) {
                 output = self.attend(number, query);
@@ -102,13 +105,14 @@ impl Chat {
             let (key, value, len) = &mut self.caches[layer];
             let cache = Cache::new(&self.layout, key, value).unwrap();
             self.session.end(number, 0, rows, cache, *len).unwrap();
+            time += start.elapsed();
         }
         self.tokens += count;
-        output
+        (output, time)
     }
 
     fn attend(&mut self, layer: u32, query: &[f32]) -> Vec<f32> {
-        let heads = KV_HEADS * GROUP;
+        let heads = self.kv_heads * GROUP;
         let data: Vec<u8> = (0..heads).flat_map(|_| query).flat_map(|x| x.to_ne_bytes()).collect();
         let row = DIMS * 4;
         let queries = Queries {
@@ -141,12 +145,39 @@ impl Chat {
     }
 }
 
+/// A chat of single steps in 128 MB, of the shape of SmolLM2-135M.
+fn steps(last: usize) -> Table {
+    let mut chat = Chat::new(r#"{"kv_memory_mb": 128}"#, 30, 3);
+    let mut times = Vec::new();
+    while chat.tokens < last {
+        let query: Vec<f32> = chat.key(0).iter().map(|x| 0.5 * x).collect();
+        let time = chat.step(1, Some(&query)).1.as_secs_f64() * 1e3;
+        // The first layer whose turn comes.
+        if chat.session.attends(7).unwrap() {
+            times.push((time, chat.tokens));
+        }
+    }
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let head = ["", "ms", "of the median", "at token"];
+    let mut table = Table::new("budget.steps", "30 layers with 3 KV heads, 128 MB, 2 threads, no file", &head);
+    let (median, count) = (times[times.len() / 2].0, times.len());
+    for (name, at) in
+        [("median", count / 2), ("99 %", count * 99 / 100), ("99.9 %", count * 999 / 1000), ("slowest", count - 1)]
+    {
+        let (time, token) = times[at];
+        table.row([name.into(), format!("{time:.2}"), format!("{:.2}", time / median), token.to_string()]);
+    }
+    table
+}
+
 fn main() {
-    let last = if std::env::args().any(|arg| arg == "quick") { 1 << 14 } else { 1 << 17 };
+    let is_quick = std::env::args().any(|arg| arg == "quick");
+    let last = if is_quick { 1 << 14 } else { 1 << 17 };
     let path = std::env::temp_dir().join(format!("mnnkv-bench-{}", std::process::id()));
-    let mut chat = Chat::new(&path.display().to_string());
+    let config = format!(r#"{{"kv_memory_mb": {BUDGET_MB}, "kv_memory_file": "{}"}}"#, path.display());
+    let mut chat = Chat::new(&config, 4, 2);
     let head = ["tokens", "ms a step", "MB in use", "MB of the file", "reads a step", "steps until it is back"];
-    let conditions = format!("{LAYERS} layers, {BUDGET_MB} MB, {THREADS} threads, the file in the system's memory");
+    let conditions = format!("4 layers, {BUDGET_MB} MB, {THREADS} threads, the file in the system's memory");
     let mut table = Table::new("budget", &conditions, &head);
     let needle: Vec<f32> = chat.needle();
     for length in (12..).map(|power| 1usize << power).take_while(|length| *length <= last) {
@@ -164,7 +195,7 @@ fn main() {
         times.sort_by(f64::total_cmp);
         let reads = (chat.session.memory_stats().unwrap().reads.read - before.reads.read) as f64 / 31.0;
         let is_back = |output: &[f32]| output.iter().all(|x| (x - 5.0).abs() < 0.5);
-        let steps = (1..=30).find(|_| is_back(&chat.step(1, Some(&needle))));
+        let steps = (1..=30).find(|_| is_back(&chat.step(1, Some(&needle)).0));
         let stats = chat.session.memory_stats().unwrap();
         let cells = [
             length.to_string(),
@@ -178,4 +209,5 @@ fn main() {
         assert_eq!(stats.dropped_tokens, 0, "{stats:?}");
     }
     table.print();
+    steps(if is_quick { 1 << 11 } else { 1 << 13 }).print();
 }

@@ -1,7 +1,7 @@
 //! Attend
 //!
 //! With a budget (memory.h) or kv_quant "k8v4" tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of f32. The first
-//! kv_quant_sink_tokens and the newest 32 to 95 stay raw in the host's cache (after an edit those of the first that are before
+//! kv_quant_sink_tokens and the newest 25 to 95 stay raw in the host's cache (after an edit those of the first that are before
 //! the first quantised token). The others leave it in begin, 64 at a time. The attention of this header reads their
 //! codes, and takes the place of the host's:
 //!

@@ -19,7 +19,7 @@
 //!   dropping    without a file, or once it or the room for sketches is full, they are dropped, head by head: their tokens can be
 //!               attended to no more
 //!
-//! The first tokens, the newest 32 to 95 and pinned ones are never dropped, nor does a block with a pinned token go to the file:
+//! The first tokens, the newest 25 to 95 and pinned ones are never dropped, nor does a block with a pinned token go to the file:
 //! pins that take more than the budget exceed it (over_steps). Each layer has its share, which no other takes.
 //! Blocks and layers whose numbers 8 and 4 bits cannot hold stay raw, and may take more: over_steps counts it, and a warning
 //! says why.
@@ -32,9 +32,9 @@
 //! disk. A host with a limit of file sizes (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that
 //! of the working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
 //! attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,
-//! end and trim write blocks on the thread that calls. On that thread the step in which the budget fills quantises the raw tokens
-//! of all layers, in about 0.5 ms for each MB of the budget, and the step in which the first blocks go to the file chooses the
-//! directions of sketches, in about 2 ms for each KV head of 128 dims. A prompt usually contains both steps. The file is
+//! end and trim write blocks on the thread that calls. On that thread the raw tokens that fill the budget are
+//! quantised, in eight steps of single tokens, in about 0.06 ms a step for each MB of the budget, or in one step of a prompt; and
+//! the step in which the first blocks go to the file chooses the directions of sketches, in about 2 ms for each KV head of 128 dims. A prompt usually contains both steps. The file is
 //! not encrypted and has default permissions: give it a private folder that is not backed up.
 
 use crate::ffi::panic::body;

@@ -26,8 +26,10 @@ use crate::sys::storage::Storage;
 use crate::sys::{Mutex, Shared, memory};
 use std::time::Duration;
 
-/// Newest tokens that stay raw, at least.
+/// Newest tokens that stay raw, at least, of the layer whose turn comes last.
 const RECENT: u32 = 32;
+/// Layers take turns: a step quantises blocks of one in so many, so that none is much longer than the others.
+pub(super) const TURNS: u32 = 8;
 /// A layer stays raw from the block on that is the second one in a row whose codes would be too far from its numbers.
 const MOST_POOR: u32 = 2;
 
@@ -113,6 +115,8 @@ pub(super) enum Raw {
 /// The quantised tokens of one layer.
 pub(super) struct Quant {
     rules: QuantRules,
+    /// Tokens that the layer is ahead of the one whose turn comes last.
+    turn: u32,
     /// `None` before the first.
     blocks: Option<Shared<Blocks>>,
     /// The piece of a chat file that has each block, and the checksum of its stored bytes.
@@ -174,6 +178,7 @@ impl Quant {
         let rules = config.quant_of(number)?;
         Some(Quant {
             rules,
+            turn: number % TURNS,
             blocks: None,
             pieces: Vec::new(),
             held: 0,
@@ -233,6 +238,11 @@ impl Quant {
         self.is_short
     }
 
+    /// Newest tokens that stay raw, at least.
+    fn recent(&self) -> u32 {
+        RECENT - self.turn
+    }
+
     /// The least tokens of a cache that stay raw: the first ones, and those behind the last whole block.
     pub(super) fn least_raw(&self) -> u32 {
         least_raw(self.rules.sink_tokens)
@@ -278,8 +288,8 @@ impl Quant {
         if self.blocks().list().is_empty() {
             self.held = self.held.max(self.rules.sink_tokens.min(lengths.physical));
         }
-        let count = lengths.physical.saturating_sub(self.held + RECENT) / BLOCK as u32;
-        let fits = || !self.attends() && share.is_none_or(|share| share.holds_raw(lengths.physical));
+        let count = lengths.physical.saturating_sub(self.held + self.recent()) / BLOCK as u32;
+        let fits = || !self.attends() && share.is_none_or(|share| share.holds_raw(lengths.physical + self.turn));
         if count == 0 || self.raw.is_some() || fits() {
             return Ok(lengths);
         }
@@ -325,7 +335,7 @@ impl Quant {
         let (mut left, mut made) = (Vec::new(), 0);
         memory::push(&mut left, [0, self.held as i32])?;
         let mut next = self.held;
-        while lengths.physical - next >= RECENT + BLOCK as u32 && rest.poor < MOST_POOR {
+        while lengths.physical - next >= self.recent() + BLOCK as u32 && rest.poor < MOST_POOR {
             let place = [next as i32, BLOCK as i32];
             let [first, BLOCK_TOKENS] = eviction.positions_of(&[place])?[..].first().copied().unwrap_or_default()
             else {

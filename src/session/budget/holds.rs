@@ -41,7 +41,7 @@ impl Holds {
             let raw_tokens = (share.bytes.saturating_sub(share.pages) / share.token.max(1)) as u64;
             return Holds { least_bytes, raw_tokens, quantised_tokens: raw_tokens, file_tokens: raw_tokens };
         };
-        let raw_tokens = share.raw_tokens();
+        let raw_tokens = share.raw_tokens().saturating_sub(quant::TURNS.min(layers as u32).saturating_sub(1).into());
         let (block, room) = (Blocks::block_bytes(shape, rows.heads), share.for_blocks(least_raw));
         let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
         let quantised_tokens = tokens(room / block);

@@ -64,7 +64,7 @@ impl Display for Outlook<'_> {
         if let Some(first) = self.config.quant.filter(|first| *first < layers) {
             let raw = self.config.sink_tokens;
             let which = Layers(first..layers, layers);
-            write!(f, "{which}: K in 8 bits and V in 4, but for the first {raw} tokens and the newest 32 to 95")?;
+            write!(f, "{which}: K in 8 bits and V in 4, but for the first {raw} tokens and the newest 25 to 95")?;
             return if first == 0 { Ok(()) } else { write!(f, "; {}", Kept(0..first, layers)) };
         }
         match self.config.eviction.filter(EvictionRules::evicts) {

@@ -159,7 +159,7 @@ fn a_host_that_does_not_attend_keeps_its_tokens_raw() {
     let outlook = self::session(r#"{"kv_quant": "k8v4", "kv_quant_layer_start": 0}"#);
     assert_eq!(
         outlook.outlook().unwrap(),
-        "all layers: K in 8 bits and V in 4, but for the first 16 tokens and the newest 32 to 95"
+        "all layers: K in 8 bits and V in 4, but for the first 16 tokens and the newest 25 to 95"
     );
     let outlook = self::session(r#"{"kv_quant": "k8v4", "kv_memory_mb": 2}"#);
     let bounded = "at most 2 MB: K has 8 bits and V 4, then the least attended ones are dropped";
@@ -293,4 +293,27 @@ fn each_file_that_a_chat_is_saved_to_has_all_of_it() {
             assert!(heads(&loaded) == heads(&second.session));
         }
     }
+}
+
+/// A host that decodes token by token must not wait for all layers in one step, neither when the budget fills nor later.
+#[test]
+fn layers_take_turns_to_quantise() {
+    const LAYERS: usize = 24;
+    let config = r#"{"kv_memory_bytes": 1500000}"#;
+    let session = Session::with_host(config.as_bytes(), b"", LAYERS as u32, 1, Host { attends: true }).unwrap();
+    let layout = layout(Dtype::F16, PACKS[0], 400);
+    let mut caches = vec![(vec![0; layout.key_bytes()], vec![0; layout.value_bytes()], 0); LAYERS];
+    let (mut most, mut steps) = (0, 0);
+    for _ in 0..350 {
+        let mut quantised = 0;
+        for (number, (key, value, kv_len)) in (0..).zip(&mut caches) {
+            let len = session.begin(number, Some(Cache::new(&layout, key, value).unwrap()), *kv_len).unwrap();
+            quantised += usize::from(len < *kv_len);
+            *kv_len = len + 1;
+            session.end(number, 0, 0, Cache::new(&layout, key, value).unwrap(), *kv_len).unwrap();
+        }
+        most = most.max(quantised);
+        steps += usize::from(quantised > 0);
+    }
+    assert!(most == LAYERS / 8 && steps >= 16, "{most} layers in one of {steps} steps");
 }
