@@ -27,7 +27,7 @@
 //
 //   // Tokens of one layer and step, of a host that attends itself (options.attends = 0). append writes K and V at kv_len.
 //   static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, uint32_t heads, uint32_t tokens) {
-//       mnnkv_status status = mnnkv_session_begin(session, layer, cache);
+//       mnnkv_status status = mnnkv_session_begin(session, layer, cache, NULL);
 //       if (status != MNNKV_OK) {
 //           return status;
 //       }

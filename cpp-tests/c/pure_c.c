@@ -173,7 +173,7 @@ static void attention(const mnnkv_cache* cache, uint32_t queries) {
 /* [example] */
 // Tokens of one layer and step, of a host that attends itself (options.attends = 0). append writes K and V at kv_len.
 static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, uint32_t heads, uint32_t tokens) {
-    mnnkv_status status = mnnkv_session_begin(session, layer, cache);
+    mnnkv_status status = mnnkv_session_begin(session, layer, cache, NULL);
     if (status != MNNKV_OK) {
         return status;
     }
@@ -200,7 +200,8 @@ static void run_a_session(const mnnkv_layout* layout) {
     mnnkv_metrics metrics;
     int32_t pairs[32];
     const int32_t rollback[2] = {0, 120};
-    uint32_t logical = 0, physical = 0, rows = 7, block_tokens = 7;
+    uint32_t logical = 0, physical = 0;
+    mnnkv_step step = {0};
     size_t n_pairs = 0, len = 0;
     mnnkv_session_options options;
     mnnkv_score_tile tile = {0};
@@ -209,6 +210,8 @@ static void run_a_session(const mnnkv_layout* layout) {
     static double room[tokens / 16], factor[1];
     static char text[1 << 14];
 
+    step.struct_size = sizeof step;
+    step.rows = 1;
     tile.struct_size = sizeof tile;
     tile.dtype = MNNKV_DTYPE_F32;
     tile.queries = 1;
@@ -253,17 +256,16 @@ static void run_a_session(const mnnkv_layout* layout) {
                                               pairs[2 * n_pairs - 2] + pairs[2 * n_pairs - 1] == 123);
     check("keep", mnnkv_session_keep(session, 0, rollback, 1, &cache));
     expect("a rollback", cache.kv_len == physical - 3);
-    check("begin", mnnkv_session_begin(session, 0, &cache));
+    check("begin", mnnkv_session_begin(session, 0, &cache, NULL));
     check("gather", mnnkv_kv_gather(layout, key, value, 0, 16, key_back, value_back, sizeof key_back));
     expect("the first token", memcmp(key_back, key_rows, dims * sizeof *key_rows) == 0);
     check("rewritten", mnnkv_session_rewritten(session, 0, 0, 16));
     check("abort", mnnkv_session_abort(session, 0, &cache));
-    check("begin", mnnkv_session_begin(session, 0, &cache));
+    check("begin", mnnkv_session_begin(session, 0, &cache, &step));
+    expect("one of a step of one", step.scored_rows == 1 && step.block_tokens == 16 && step.kv_len == cache.kv_len);
     mnnkv_sum_tile(&sums, &tile);
     check("ignored sums", mnnkv_session_block_sums(session, 0, 0, &sums));
     check("a step without attention", mnnkv_session_end(session, 0, 0, 0, &cache));
-    check("scored rows", mnnkv_session_scored_rows(session, 0, 1, &rows, &block_tokens));
-    expect("one of a step of one", rows == 1 && block_tokens == 16);
 
     check("metrics", mnnkv_session_metrics(session, MNNKV_ALL_LAYERS, &metrics));
     expect("what was measured", metrics.h2o_total_evict_tokens > 0 && metrics.h2o_lossless_ratio > 1);

@@ -52,7 +52,7 @@ private:
     void decode(std::uint32_t layer, std::uint32_t token) {
         session_.begin(layer, caches_[layer]);  // 1. tokens leave the cache for few bits, as the config asks
         append(layer, token, 1);
-        if (session_.attends(layer)) {
+        if (session_.attends()) {
             // 2. over all tokens, in the cache or not
             session_.attend(layer, caches_[layer], Chat::query_heads, queries_.data(), out_.data());
         } else {

@@ -38,14 +38,15 @@ public:
     void begin(std::uint32_t layer, PackedCache& cache) {
         if (on()) {
             mnnkv_cache view = cache.view();
-            require(session_.begin(layer, view), "begin");
+            step_.rows = 1;
+            require(session_.begin(layer, view, step_), "begin");
             cache.set_length(view.kv_len);
-            require(session_.scored_rows(layer, 1, counted_, sums_.block_tokens), "scored_rows");
+            sums_.block_tokens = step_.block_tokens;
         }
     }
 
     /// True where attend takes the place of the host's attention: some tokens of the open layer are not in its cache.
-    bool attends(std::uint32_t layer) const { return session_.attends(layer); }
+    bool attends() const { return on() && step_.attends != 0; }
 
     /// The attention of the newest token, which is in the cache, over the whole chat: [query head][dim]. Queries have
     /// their scale.
@@ -64,7 +65,7 @@ public:
     /// Each softmax tile of a step of one row, between begin and end: sums it here, where it is near, and hands over the
     /// sums with the last.
     void sums(std::uint32_t layer, const mnnkv_score_tile& tile) {
-        if (counted_ == 0) {
+        if (step_.scored_rows == 0) {
             return;
         }
         if (sums_.rows != tile.queries) {
@@ -135,7 +136,7 @@ private:
     mnnkv::session session_;
     mnnkv_block_sums sums_ = mnnkv::make<mnnkv_block_sums>();
     std::vector<double> room_;
-    std::uint32_t counted_ = 0;  // rows of a step of one row
+    mnnkv_step step_ = mnnkv::make<mnnkv_step>();  // the open step
 };
 
 }  // namespace demo

@@ -93,7 +93,7 @@ public:
     }
 
     void step(std::uint32_t count) {
-        OK(mnnkv_session_begin(session, 0, &cache));
+        OK(mnnkv_session_begin(session, 0, &cache, nullptr));
         check();
         const std::uint32_t first = logical();
         for (std::uint32_t i = 0; i < count; ++i) {

@@ -256,11 +256,12 @@ public:
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             Buffers& buffers = *buffers_[layer];
             mnnkv_cache cache = buffers.cache(lens_[layer]);
-            OK(session_.begin(layer, cache));
+            mnnkv_step begun = mnnkv::make<mnnkv_step>();
+            OK(session_.begin(layer, cache, begun));
             buffers.grow(cache.kv_len, cache.kv_len + rows);
             buffers.append(cache.kv_len, rows);
             cache = buffers.cache(cache.kv_len + rows);
-            if (session_.attends(layer)) {
+            if (begun.attends != 0) {
                 mnnkv_attend step = mnnkv::make<mnnkv_attend>();
                 step.dtype = MNNKV_DTYPE_F32;
                 step.heads = heads;

@@ -22,18 +22,19 @@ struct Host {
 const char* const config = R"({"kv_memory_mb": 64})";
 
 // One step of one layer: append and attention between two calls. A session with options.attends = 1.
-mnnkv::status step(mnnkv::session& session, Host& host, uint32_t layer, uint32_t tokens) {
+mnnkv::status run(mnnkv::session& session, Host& host, uint32_t layer, uint32_t tokens) {
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
     cache.layout = &host.layout;
     cache.key = host.key.data();
     cache.value = host.value.data();
     cache.kv_len = host.kv_len;
-    mnnkv::status s = session.begin(layer, cache);    // tokens leave the cache for few bits, as the budget asks
+    mnnkv_step step = mnnkv::make<mnnkv_step>();
+    mnnkv::status s = session.begin(layer, cache, step);  // tokens leave the cache for few bits, as the budget asks
     if (!s) return s;
-    host.kv_len = cache.kv_len;
+    host.kv_len = step.kv_len;
     host.append(tokens);                              // K and V of the new tokens; if buffers have moved, set cache.key, ...
     cache.kv_len = host.kv_len;
-    if (session.attends(layer)) {                     // over all tokens, in the cache or not
+    if (step.attends) {                               // over all tokens, in the cache or not
         s = session.attend(layer, 0, 1, cache, host.queries(tokens));
     } else {                                          // while all are in the cache
         host.attention(layer, tokens);
@@ -92,7 +93,7 @@ int main() {
     }
     // Tokens of 512 bytes, which a quarter of the budget does not hold: those of the prompt leave in the step behind it.
     for (int steps = 0; steps < 3; ++steps) {
-        const mnnkv::status s = step(session, host, 2, steps == 0 ? 38000 : 1);
+        const mnnkv::status s = run(session, host, 2, steps == 0 ? 38000 : 1);
         if (!s) {
             std::fprintf(stderr, "%s\n", s.message());
             return 1;

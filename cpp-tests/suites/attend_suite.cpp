@@ -16,7 +16,7 @@ TEST(Attend, EveryTokenIsAttendedToOnAnyNumberOfThreads) {
         const std::uint32_t rows = at % 10 == 0 ? 500 : at % 7 == 0 ? 5 : 1;
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             ASSERT_NO_FATAL_FAILURE(chat.begin(layer, rows));
-            ASSERT_TRUE(chat.session.attends(layer));
+            ASSERT_EQ(chat.begun.attends, 1u);
             chat.attend(layer, rows, threads[(at + layer) % 4]);
             ASSERT_TRUE(ok(chat.end(layer, rows)));
         }
@@ -32,7 +32,10 @@ TEST(Attend, EveryTokenIsAttendedToOnAnyNumberOfThreads) {
 TEST(Attend, LayersThatDoNotAttendAreTold) {
     mnnkv::session other;
     ASSERT_TRUE(ok(other.create(quantising, std::strlen(quantising), 1, 1).code()));
-    EXPECT_FALSE(other.attends(0)) << "the host has not said that it attends";
+    mnnkv_cache empty = mnnkv::make<mnnkv_cache>();
+    mnnkv_step begun = mnnkv::make<mnnkv_step>();
+    ASSERT_TRUE(ok(other.begin(0, empty, begun).code()));
+    EXPECT_EQ(begun.attends, 0u) << "the host has not said that it attends";
     std::string warnings;
     ASSERT_TRUE(ok(other.warnings(warnings).code()));
     EXPECT_NE(warnings.find("kv_quant has no effect"), std::string::npos) << warnings;

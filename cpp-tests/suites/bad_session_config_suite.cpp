@@ -88,14 +88,16 @@ TEST_F(BadSessionConfig, DefaultsAreCheckedAsTheConfigIsAndHoldWhereItHasNoKey) 
     }
     mnnkv_session* session = nullptr;
     ASSERT_TRUE(ok(create_with_defaults("{}", R"({"kv_h2o_enable": true})", &session)));
-    std::uint32_t rows = 0, block_tokens = 0;
-    EXPECT_TRUE(ok(mnnkv_session_scored_rows(session, 2, 1, &rows, &block_tokens)));
-    EXPECT_EQ(rows, 0u) << "an empty layer gets a prompt, and its rows are not scored";
+    mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+    mnnkv_step step = mnnkv::make<mnnkv_step>();
+    step.rows = 1;
+    EXPECT_TRUE(ok(mnnkv_session_begin(session, 2, &cache, &step)));
+    EXPECT_EQ(step.scored_rows, 0u) << "an empty layer gets a prompt, and its rows are not scored";
     mnnkv_session_destroy(session);
     ASSERT_TRUE(ok(create_with_defaults(R"({"kv_h2o_prefill_queries": 1})",
                                         R"({"kv_h2o_enable": true, "kv_h2o_prefill_queries": 0})", &session)));
-    EXPECT_TRUE(ok(mnnkv_session_scored_rows(session, 2, 1, &rows, &block_tokens)));
-    EXPECT_EQ(rows, 1u) << "the config wins";
+    EXPECT_TRUE(ok(mnnkv_session_begin(session, 2, &cache, &step)));
+    EXPECT_EQ(step.scored_rows, 1u) << "the config wins";
     mnnkv_session_destroy(session);
 }
 

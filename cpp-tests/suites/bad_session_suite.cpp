@@ -22,7 +22,7 @@ protected:
         }
         EXPECT_LT(closed().length(), closed().logical_length());
         EXPECT_GT(closed().compressed_tokens(), 0u);
-        EXPECT_TRUE(ok(open().begin()));
+        EXPECT_TRUE(ok(open().begin(2)));
         open().append(2);
     }
 
@@ -63,7 +63,7 @@ protected:
         };
         return {
             {expected, word,
-             run(closed(), [=](mnnkv_cache* c) { return mnnkv_session_begin(handle(), 0, c); })},
+             run(closed(), [=](mnnkv_cache* c) { return mnnkv_session_begin(handle(), 0, c, nullptr); })},
             {expected, word,
              run(closed(), [=](mnnkv_cache* c) { return mnnkv_session_keep(handle(), 0, all_, 1, c); })},
             {expected, word,
@@ -112,11 +112,12 @@ TEST_F(BadSession, PointersAreChecked) {
     mnnkv_metrics many[2] = {mnnkv::make<mnnkv_metrics>(), mnnkv::make<mnnkv_metrics>()};
     const std::int32_t four[4] = {0, 1, 2, 3};
     mnnkv_cache caches[2] = {cache, last};
+    mnnkv_step step = mnnkv_step();
     expect_all_refused({
         {bad, "session", [&] { return mnnkv_session_warnings(nullptr, text, 64, count_.get()); }},
         {bad, "session", [&] { return mnnkv_session_reset(nullptr, 0); }},
         {bad, "session", [&] { return mnnkv_session_reset(nullptr, MNNKV_ALL_LAYERS); }},
-        {bad, "session", [&] { return mnnkv_session_begin(nullptr, 0, &cache); }},
+        {bad, "session", [&] { return mnnkv_session_begin(nullptr, 0, &cache, nullptr); }},
         {bad, "session", [&] { return mnnkv_session_block_sums(nullptr, 1, 0, &sums); }},
         {bad, "session", [&] { return mnnkv_session_end(nullptr, 1, 0, 2, &last); }},
         {bad, "session", [&] { return mnnkv_session_keep(nullptr, 0, all_, 1, &cache); }},
@@ -125,10 +126,11 @@ TEST_F(BadSession, PointersAreChecked) {
         {bad, "session", [&] { return mnnkv_session_metrics(nullptr, MNNKV_ALL_LAYERS, metrics_.get()); }},
         {bad, "session", [&] { return mnnkv_session_metrics(nullptr, 0, metrics_.get()); }},
         {bad, "session", [&] { return mnnkv_session_metrics_json(nullptr, text, 64, count_.get()); }},
-        {bad, "cache", [&] { return mnnkv_session_begin(s, 0, nullptr); }},
+        {bad, "cache", [&] { return mnnkv_session_begin(s, 0, nullptr, nullptr); }},
         {bad, "cache", [&] { return mnnkv_session_end(s, 1, 0, 2, nullptr); }},
         {bad, "cache", [&] { return mnnkv_session_keep(s, 0, all_, 1, nullptr); }},
-        {bad, "cache", [&] { return mnnkv_session_begin(s, 0, misaligned(&caches[0])); }},
+        {bad, "cache", [&] { return mnnkv_session_begin(s, 0, misaligned(&caches[0]), nullptr); }},
+        {bad, "step", [&] { return mnnkv_session_begin(s, 0, &caches[0], &step); }},
         {bad, "sums", [&] { return mnnkv_session_block_sums(s, 1, 0, nullptr); }},
         {bad, "sums", [&] { return mnnkv_session_block_sums(s, 1, 0, misaligned(&sums)); }},
         {bad, "logical", [&] { return mnnkv_session_lengths(s, 0, nullptr, number_.get()); }},
@@ -159,7 +161,7 @@ TEST_F(BadSession, LayersThatAreNotThereAreRefused) {
     for (const std::uint32_t layer : {3u, 4u, UINT32_MAX - 1, UINT32_MAX}) {
         SCOPED_TRACE(layer);
         std::vector<bad_call> calls = {
-            {bad, "layer", [&] { return mnnkv_session_begin(handle(), layer, &cache); }},
+            {bad, "layer", [&] { return mnnkv_session_begin(handle(), layer, &cache, nullptr); }},
             {bad, "layer", [&] { return mnnkv_session_block_sums(handle(), layer, 0, &sums); }},
             {bad, "layer", [&] { return mnnkv_session_end(handle(), layer, 0, 1, &cache); }},
             {bad, "layer", [&] { return mnnkv_session_keep(handle(), layer, all_, 1, &cache); }},
@@ -183,11 +185,11 @@ TEST_F(BadSession, CallsOutOfOrderAreRefused) {
     mnnkv_cache idle = closed().cache(), busy = open().cache(), unused = closed().cache();
     unused.kv_len = 0;
     expect_all_refused({
-        {bad, "open", [&] { return mnnkv_session_begin(handle(), 1, &busy); }},
+        {bad, "open", [&] { return mnnkv_session_begin(handle(), 1, &busy, nullptr); }},
         {bad, "open", [&] { return mnnkv_session_keep(handle(), 1, all_, 1, &busy); }},
         {bad, "begin", [&] { return mnnkv_session_end(handle(), 0, 0, 1, &idle); }},
         {bad, "begin", [&] { return mnnkv_session_end(handle(), 2, 0, 1, &unused); }},
-        {bad, "open", [&] { return closed().score(0, 0, 1, favouring(0, 9)); }},
+        {bad, "open", [&] { return closed().score(0, 0, favouring(0, 9)); }},
     });
 }
 
@@ -274,7 +276,7 @@ TEST_F(BadSession, RoomThatIsTooSmallGivesTheLengthAndWritesNothingElse) {
 TEST_F(BadSession, EndRefusesHeadsThatDoNotMatchAndMayBeRepeated) {
     const weights weight = favouring(0, 10);
     for (std::uint32_t head = 0; head < 3; ++head) {
-        ASSERT_TRUE(ok(open().score(head % 2, head, 2, weight)));
+        ASSERT_TRUE(ok(open().score(head % 2, head, weight)));
     }
     for (const std::uint32_t heads : {0u, 2u, 4u, UINT32_MAX}) {
         expect_all_refused({{bad, "3 heads", [&] { return open().end(heads, 2); }}});
@@ -308,9 +310,9 @@ TEST(BadSessionDestroy, WorksWithLayersOpenAndWorkUnderWay) {
         mnnkv::session session = made_session(object(evicting(), storing(3)), 2);
         session_layer layer(session, 0, half_layout(1000), random);
         ASSERT_NO_FATAL_FAILURE(layer.step(900));
-        ASSERT_TRUE(ok(layer.begin()));
+        ASSERT_TRUE(ok(layer.begin(2)));
         layer.append(2);
-        ASSERT_TRUE(ok(layer.score(0, 0, 2, favouring(0, 10))));
+        ASSERT_TRUE(ok(layer.score(0, 0, favouring(0, 10))));
         session.reset();
     }
     mnnkv_session_destroy(nullptr);

@@ -200,7 +200,7 @@ public:
     void begin(std::uint32_t layer, std::uint32_t rows, int wanted = -1) {
         cache_of& own = caches_[layer];
         mnnkv_cache now = cache(layer);
-        ASSERT_TRUE(ok(session.begin(layer, now).code()));
+        ASSERT_TRUE(ok(session.begin(layer, now, begun).code()));
         ASSERT_LE(now.kv_len + rows, layout_.max_tokens);
         own.kv_len = now.kv_len;
         for (std::uint32_t row = 0; row < rows; ++row, ++own.kv_len) {
@@ -267,6 +267,8 @@ public:
     std::vector<float>& queries(std::uint32_t layer) { return queries_[layer]; }
 
     mnnkv::session session;
+    /// What the last begin has said.
+    mnnkv_step begun = mnnkv::make<mnnkv_step>();
     /// Of the first channel of V of each head, which hides the 31 others of its group where it is large.
     float value_offset = 0;
     /// Layers of the last step that the session attended to.
@@ -283,7 +285,7 @@ private:
     void step_of(std::uint32_t layer, std::uint32_t rows, int wanted) {
         ASSERT_NO_FATAL_FAILURE(begin(layer, rows, wanted));
         const cache_of& own = caches_[layer];
-        if (session.attends(layer)) {
+        if (begun.attends != 0) {
             ++attended;
             attend(layer, rows, 2);
         } else {

@@ -96,7 +96,7 @@ TEST(OptionStruct, SessionStructsComeInAllSizes) {
     cache.value = value.data();
     const auto changing = [](const mnnkv_cache* c) { return const_cast<mnnkv_cache*>(c); };
     check_sizes(cache, [&](const mnnkv_cache* c) {
-        const mnnkv_status status = mnnkv_session_begin(session.get(), 0, changing(c));
+        const mnnkv_status status = mnnkv_session_begin(session.get(), 0, changing(c), nullptr);
         EXPECT_TRUE(ok(session.reset_all().code()));
         return status;
     });

@@ -141,16 +141,14 @@ inline summed_part sum_part(const std::vector<float>& row, std::uint32_t begin, 
     return part;
 }
 
-/// Hands over one head, whose query rows all attend with these weights, where rows are scored.
+/// Hands over one head of an open step, whose query rows all attend with these weights, where rows are scored.
 inline mnnkv_status hand_over(mnnkv::session& session, std::uint32_t layer, std::uint32_t lane,
-                              const std::vector<float>& row, std::uint32_t queries, const tiling& how = tiling()) {
-    std::uint32_t counted = 0, block_tokens = 0;
-    const mnnkv::status status = session.scored_rows(layer, queries, counted, block_tokens);
-    if (!status || counted == 0) {
-        return status.code();
+                              const std::vector<float>& row, const mnnkv_step& step, const tiling& how = tiling()) {
+    if (step.scored_rows == 0) {
+        return MNNKV_OK;
     }
-    const summed_part head = sum_part(row, 0, static_cast<std::uint32_t>(row.size()), {1, queries, counted},
-                                      block_tokens, how);
+    const summed_part head = sum_part(row, 0, static_cast<std::uint32_t>(row.size()), {1, step.rows, step.scored_rows},
+                                      step.block_tokens, how);
     return session.block_sums(layer, lane, head.given).code();
 }
 

@@ -68,17 +68,22 @@ public:
     }
 
     /// Opens a step; after it every token is at the place of positions().
-    mnnkv_status begin() {
+    mnnkv_status begin(std::uint32_t rows = 1) {
         mnnkv_cache given = cache();
-        const mnnkv_status status = session_.begin(number_, given).code();
+        opened.rows = rows;
+        const mnnkv_status status = session_.begin(number_, given, opened).code();
         if (status != MNNKV_OK) {
             EXPECT_EQ(given.kv_len, length()) << "outputs are written only on success";
             return status;
         }
+        EXPECT_EQ(opened.kv_len, given.kv_len);
         follow(given.kv_len);
         EXPECT_TRUE(whole());
         return status;
     }
+
+    /// What the last begin has said.
+    mnnkv_step opened = mnnkv::make<mnnkv_step>();
 
     mnnkv_status end(std::uint32_t heads, std::uint32_t queries) {
         mnnkv_cache given = cache();
@@ -155,10 +160,10 @@ public:
 
     /// One whole step whose heads attend as `weight` says (by logical position).
     void scored_step(const weights& weight, std::uint32_t count = 1, const tiling& how = tiling()) {
-        ASSERT_TRUE(ok(begin()));
+        ASSERT_TRUE(ok(begin(count)));
         append(count);
         for (std::uint32_t head = 0; head < 4; ++head) {
-            ASSERT_TRUE(ok(score(0, head, count, weight, how)));
+            ASSERT_TRUE(ok(score(0, head, weight, how)));
         }
         ASSERT_TRUE(ok(end(4, count)));
         EXPECT_TRUE(sound());
@@ -174,13 +179,12 @@ public:
     }
 
     /// The block sums of one head.
-    mnnkv_status score(std::uint32_t lane, std::uint32_t head, std::uint32_t queries, const weights& weight,
-                       const tiling& how = tiling()) {
+    mnnkv_status score(std::uint32_t lane, std::uint32_t head, const weights& weight, const tiling& how = tiling()) {
         std::vector<float> row = attention(weight);
         for (float& each : row) {
             each *= static_cast<float>(1 + head);
         }
-        return hand_over(session_, number_, lane, row, queries, how);
+        return hand_over(session_, number_, lane, row, opened, how);
     }
 
     /// Logical positions in physical order, as positions() should have them.

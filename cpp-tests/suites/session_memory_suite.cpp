@@ -65,7 +65,9 @@ protected:
     /// One step of one layer; samples memory after each call.
     void step(std::uint32_t layer, std::uint32_t count, bool scored) {
         mnnkv_cache given = cache(layer);
-        ASSERT_TRUE(ok(session_.begin(layer, given).code()));
+        mnnkv_step begun = mnnkv::make<mnnkv_step>();
+        begun.rows = count;
+        ASSERT_TRUE(ok(session_.begin(layer, given, begun).code()));
         look(layer);
         const std::size_t bytes_each = static_cast<std::size_t>(count) * token_bytes / 2;
         ASSERT_TRUE(ok(mnnkv_kv_scatter(&layout_, rows_.data(), rows_.data(), bytes_each, given.kv_len, count,
@@ -74,7 +76,7 @@ protected:
         appended_ += count;
         for (std::uint32_t head = 0; scored && head < 4; ++head) {
             const std::vector<float> row(given.kv_len, 1.0f);
-            ASSERT_TRUE(ok(hand_over(session_, layer, 0, row, count)));
+            ASSERT_TRUE(ok(hand_over(session_, layer, 0, row, begun)));
         }
         look(layer);
         ASSERT_TRUE(ok(session_.end(layer, scored ? 4 : 0, count, given).code()));

@@ -161,10 +161,10 @@ TEST(SessionMetrics, AreReadBesideEveryOtherCall) {
     });
     for (int step = 0; step < 60 && !HasFailure(); ++step) {
         const std::uint32_t count = step == 0 ? 160 : 1;
-        EXPECT_TRUE(ok(layer.begin()));
+        EXPECT_TRUE(ok(layer.begin(count)));
         layer.append(count);
-        std::thread other([&] { wrong += layer.score(1, 1, count, favouring(0, 50)) != MNNKV_OK; });
-        EXPECT_TRUE(ok(layer.score(0, 0, count, favouring(0, 50))));
+        std::thread other([&] { wrong += layer.score(1, 1, favouring(0, 50)) != MNNKV_OK; });
+        EXPECT_TRUE(ok(layer.score(0, 0, favouring(0, 50))));
         other.join();
         EXPECT_TRUE(ok(layer.end(2, count)));
     }

@@ -30,9 +30,9 @@ protected:
         session_layer layer(session, 0, layout(), random);
         EXPECT_NO_FATAL_FAILURE(layer.step(160));
         for (int i = 0; i < 20 && !HasFailure(); ++i) {
-            EXPECT_TRUE(ok(layer.begin()));
+            EXPECT_TRUE(ok(layer.begin(rows)));
             layer.append(rows);
-            score(layer, rows);
+            score(layer);
             EXPECT_TRUE(ok(layer.end(heads, rows)));
         }
         EXPECT_TRUE(ok(layer.begin()));
@@ -41,24 +41,24 @@ protected:
     }
 
     /// All heads in lane 0.
-    static void one_lane(session_layer& layer, std::uint32_t rows, const tiling& how = tiling()) {
+    static void one_lane(session_layer& layer, const tiling& how = tiling()) {
         for (std::uint32_t head = 0; head < heads; ++head) {
-            ASSERT_TRUE(ok(layer.score(0, head, rows, ranked(), how)));
+            ASSERT_TRUE(ok(layer.score(0, head, ranked(), how)));
         }
     }
 };
 
 TEST_F(SessionScores, AreTheSameFromSeveralThreadsAsFromOne) {
-    const pair_list expected = left(1, [](session_layer& layer, std::uint32_t rows) { one_lane(layer, rows); });
+    const pair_list expected = left(1, [](session_layer& layer) { one_lane(layer); });
     for (const std::uint32_t threads : {2u, 3u, 8u}) {
         SCOPED_TRACE(threads);
-        const pair_list got = left(threads, [=](session_layer& layer, std::uint32_t rows) {
+        const pair_list got = left(threads, [=](session_layer& layer) {
             std::atomic<int> failed{0};
             std::vector<std::thread> pool;
             for (std::uint32_t lane = 0; lane < threads; ++lane) {
                 pool.emplace_back([&, lane] {
                     for (std::uint32_t head = lane; head < heads; head += threads) {
-                        failed += layer.score(lane, head, rows, ranked()) != MNNKV_OK;
+                        failed += layer.score(lane, head, ranked()) != MNNKV_OK;
                     }
                 });
             }
@@ -72,7 +72,7 @@ TEST_F(SessionScores, AreTheSameFromSeveralThreadsAsFromOne) {
 }
 
 TEST_F(SessionScores, DoNotDependOnTheShapeOfTheTiles) {
-    const pair_list expected = left(1, [](session_layer& layer, std::uint32_t rows) { one_lane(layer, rows); });
+    const pair_list expected = left(1, [](session_layer& layer) { one_lane(layer); });
     tiling kinds[] = {{MNNKV_DTYPE_F32, 0, 64, true},    {MNNKV_DTYPE_F32, 8, 64, true},
                       {MNNKV_DTYPE_F32, 16, 1000, true}, {MNNKV_DTYPE_F16, 8, 64, true},
                       {MNNKV_DTYPE_BF16, 4, 50, true},   {MNNKV_DTYPE_F32, 4, 64, false},
@@ -80,7 +80,7 @@ TEST_F(SessionScores, DoNotDependOnTheShapeOfTheTiles) {
     for (const tiling& how : kinds) {
         SCOPED_TRACE(testing::Message() << "dtype " << how.dtype << ", pack " << how.pack << ", " << how.tokens
                                         << " tokens, flash " << how.flash);
-        EXPECT_EQ(left(1, [&](session_layer& l, std::uint32_t rows) { one_lane(l, rows, how); }), expected);
+        EXPECT_EQ(left(1, [&](session_layer& l) { one_lane(l, how); }), expected);
     }
 }
 

@@ -133,14 +133,14 @@ TEST(Session, HasTwoLayersOpenAtOnce) {
     const weights first = favouring(32, 48), second = favouring(64, 80);
     for (int step = 0; step < 40 && !HasFailure(); ++step) {
         const std::uint32_t count = step == 0 ? 160 : 1;
-        ASSERT_TRUE(ok(a.begin()));
-        ASSERT_TRUE(ok(b.begin()));
+        ASSERT_TRUE(ok(a.begin(count)));
+        ASSERT_TRUE(ok(b.begin(count)));
         a.append(count);
         b.append(count);
         // Heads of both layers alternate, each in a lane of its own.
         for (std::uint32_t head = 0; head < 4; ++head) {
-            ASSERT_TRUE(ok(a.score(head % 2, head, count, first)));
-            ASSERT_TRUE(ok(b.score(head % 2, head, count, second)));
+            ASSERT_TRUE(ok(a.score(head % 2, head, first)));
+            ASSERT_TRUE(ok(b.score(head % 2, head, second)));
         }
         ASSERT_TRUE(ok(a.end(4, count)));
         ASSERT_TRUE(ok(b.end(4, count)));
@@ -157,31 +157,23 @@ TEST(Session, SaysWhichRowsAreScored) {
         const std::string config =
             evicting(R"("kv_h2o_layer_end": 0, "kv_h2o_prefill_queries": )" + std::to_string(rows));
         mnnkv::session session = made_session(object(config), 2);
-        session_layer layer(session, 0, half_layout(300), random);
+        session_layer layer(session, 0, half_layout(300), random), other(session, 1, half_layout(300), random);
         const std::uint32_t of_prompts = static_cast<std::uint32_t>(rows);
-        const auto scored_of = [&](std::uint32_t number, std::uint32_t queries) {
-            std::uint32_t scored = 7, block_tokens = 7;
-            EXPECT_TRUE(ok(session.scored_rows(number, queries, scored, block_tokens).code()));
-            EXPECT_EQ(block_tokens, number == 0 ? 16u : 0u);
-            return scored;
+        const auto scored_of = [](session_layer& of, std::uint32_t queries) {
+            EXPECT_TRUE(ok(of.begin(queries)));
+            mnnkv_cache cache = of.cache();
+            EXPECT_TRUE(ok(of.session().abort(of.number(), cache).code()));
+            return of.opened.scored_rows;
         };
-        EXPECT_EQ(scored_of(0, 1), rows > 0 ? 1u : 0u) << "the first step is a prompt";
+        EXPECT_EQ(scored_of(layer, 1), rows > 0 ? 1u : 0u) << "the first step is a prompt";
+        EXPECT_EQ(layer.opened.block_tokens, 16u);
         ASSERT_NO_FATAL_FAILURE(layer.step(100));
-        for (const bool open : {false, true}) {
-            EXPECT_EQ(scored_of(0, 0), 0u);
-            EXPECT_EQ(scored_of(0, 1), 1u);
-            EXPECT_EQ(scored_of(0, 64), 64u);
-            EXPECT_EQ(scored_of(0, 65), of_prompts);
-            EXPECT_EQ(scored_of(1, 1), 0u) << "no token of this layer goes";
-            if (!open) {
-                ASSERT_TRUE(ok(layer.begin()));
-            }
-        }
-        std::uint32_t untouched[2] = {7, 7}, *const to = untouched;
-        EXPECT_TRUE(answers(mnnkv_session_scored_rows(session.get(), 2, 1, to, to + 1), MNNKV_INVALID_ARGUMENT));
-        EXPECT_TRUE(answers(mnnkv_session_scored_rows(session.get(), 0, 1, nullptr, to), MNNKV_INVALID_ARGUMENT));
-        EXPECT_TRUE(answers(mnnkv_session_scored_rows(session.get(), 0, 1, to, nullptr), MNNKV_INVALID_ARGUMENT));
-        EXPECT_TRUE(untouched[0] == 7 && untouched[1] == 7);
+        EXPECT_EQ(scored_of(layer, 0), 0u);
+        EXPECT_EQ(scored_of(layer, 1), 1u);
+        EXPECT_EQ(scored_of(layer, 64), 64u);
+        EXPECT_EQ(scored_of(layer, 65), of_prompts);
+        EXPECT_EQ(scored_of(other, 1), 0u) << "no token of this layer goes";
+        EXPECT_EQ(other.opened.block_tokens, 0u);
     }
 }
 
@@ -231,7 +223,7 @@ TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
     std::uint32_t logical = 7, physical = 7;
     std::size_t n = 7;
     std::string text = "left over";
-    std::uint32_t rows = 7, block_tokens = 7;
+    mnnkv_step step = mnnkv::make<mnnkv_step>();
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
     mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
     const mnnkv_block_sums sums = mnnkv::make<mnnkv_block_sums>();
@@ -242,7 +234,7 @@ TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
                                  third.end(0, 0, 0, cache),
                                  third.abort(0, cache),
                                  third.rewritten(0, 0, 0),
-                                 third.scored_rows(0, 1, rows, block_tokens),
+                                 third.begin(0, cache, step),
                                  third.keep(0, nullptr, 0, cache),
                                  third.lengths(0, logical, physical),
                                  third.positions(0, nullptr, 0, n),

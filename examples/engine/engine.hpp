@@ -210,10 +210,10 @@ private:
         // Engine::attention, before it appends: tokens leave the cache, whose length is often lower then
         mnnkv_cache view = cache.view();
         if (session_) {
-            if (!ok(session_.begin(layer, view))) {
+            if (!ok(session_.begin(layer, view, step_))) {
                 return false;
             }
-            cache.length = begun_ = view.kv_len;
+            cache.length = view.kv_len;
             open_ = layer;
             view.kv_len += rows;
         }
@@ -236,7 +236,7 @@ private:
         const auto work = [&](std::uint32_t lane) {
 #if STEP >= 2
             // Engine::attention, on each of its threads: a part of the step in place of heads
-            if (session_ && session_.attends(layer)) {
+            if (session_ && step_.attends) {
                 mnnkv_attend step = mnnkv::make<mnnkv_attend>();
                 step.dtype = MNNKV_DTYPE_F32;
                 step.heads = query_heads;
@@ -347,9 +347,9 @@ private:
         // Engine::undo: the layer whose step is open is aborted; rollback mends those that are closed
         if (open_ < layers) {
             mnnkv_cache view = caches_[open_].view();
-            view.kv_len = begun_;
+            view.kv_len = step_.kv_len;
             ok(session_.abort(open_, view));
-            caches_[open_].length = begun_;
+            caches_[open_].length = step_.kv_len;
             open_ = layers;
         }
 #endif
@@ -391,7 +391,8 @@ private:
 #if STEP >= 2
     // Engine, its members
     mnnkv::session session_;
-    std::uint32_t open_ = layers, begun_ = 0;  // the layer whose step is open, and its length then
+    std::uint32_t open_ = layers;              // the layer whose step is open
+    mnnkv_step step_ = mnnkv_step();           // what begin has said of it
     mnnkv_status code_ = MNNKV_OK;             // of the last call
     std::string failures_[threads];            // the library's text belongs to the thread on which the call failed
 #endif

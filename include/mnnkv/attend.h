@@ -19,11 +19,11 @@ extern "C" {
 // codes, and takes the place of the host's:
 //
 //   options.attends = 1;                                   // in mnnkv_session_create: the host calls the below
-//   mnnkv_session_begin(session, layer, &cache);           // kv_len becomes the number of raw tokens
+//   mnnkv_session_begin(session, layer, &cache, &step);    // kv_len becomes the number of raw tokens
 //   ...                                                    // the host appends K and V at kv_len, as ever
 //   cache.kv_len += rows;
-//   mnnkv_session_attends(session, layer, &attends);       // 0: the host attends itself, in place of the next line
-//   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
+//   if (step.attends)                                      // else the host attends itself
+//     mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
 //   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
 //
 // With kv_quant every token is attended to; with a budget see memory.h. No scores are needed.
@@ -86,15 +86,6 @@ typedef struct mnnkv_attend {
     /// of a config); finite. NULL = none.
     const float *sinks;
 } mnnkv_attend;
-
-/// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
-/// else to 0: the host's then reads the cache, which has all tokens. Call it after begin; between steps it says whether
-/// kv_quant is set, or the layer has quantised tokens, or has dropped some since its reset. Always 0 once begin or end was
-/// given a cache that the host quantises; after a begin without buffers it may be 1 for such a layer.
-/// INVALID_ARGUMENT: if layer is out of range
-mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
-                                   uint32_t layer,
-                                   int32_t *attends);
 
 /// Runs one of `parts` parts of the attention of an open layer's step, over its quantised and raw tokens. Each part is called
 /// once, on any thread and in any order; the output is complete when all have returned. None waits for another. With steps of

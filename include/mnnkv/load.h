@@ -170,7 +170,7 @@ static struct mnnkv_functions {
     void (*session_destroy)(mnnkv_session *session);
     mnnkv_status (*session_outlook)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
     mnnkv_status (*session_warnings)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
-    mnnkv_status (*session_begin)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+    mnnkv_status (*session_begin)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache, mnnkv_step *step);
     mnnkv_status (*session_end)(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache);
     mnnkv_status (*session_abort)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
     mnnkv_status (*session_reset)(mnnkv_session *session, uint32_t layer);
@@ -178,14 +178,12 @@ static struct mnnkv_functions {
     mnnkv_status (*session_rewritten)(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
     mnnkv_status (*session_lengths)(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
     mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap, size_t *n_pairs);
-    mnnkv_status (*session_attends)(const mnnkv_session *session, uint32_t layer, int32_t *attends);
     mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend);
     mnnkv_status (*session_memory)(const mnnkv_session *session, mnnkv_memory_stats *stats);
     mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
     mnnkv_status (*session_metrics)(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
     mnnkv_status (*session_metrics_json)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
     mnnkv_status (*session_block_sums)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums);
-    mnnkv_status (*session_scored_rows)(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *rows, uint32_t *block_tokens);
     mnnkv_status (*session_park)(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, mnnkv_parked *parked);
     mnnkv_status (*session_interrupt)(const mnnkv_session *session, uint32_t interrupted);
     mnnkv_status (*session_pin)(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on);
@@ -234,14 +232,12 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_rewritten",
     "mnnkv_session_lengths",
     "mnnkv_session_positions",
-    "mnnkv_session_attends",
     "mnnkv_session_attend",
     "mnnkv_session_memory",
     "mnnkv_session_trim",
     "mnnkv_session_metrics",
     "mnnkv_session_metrics_json",
     "mnnkv_session_block_sums",
-    "mnnkv_session_scored_rows",
     "mnnkv_session_park",
     "mnnkv_session_interrupt",
     "mnnkv_session_pin",
@@ -313,8 +309,8 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_warnings(const mnnkv_session *sessi
     return mnnkv_loaded.session_warnings ? mnnkv_loaded.session_warnings(session, text, cap, len) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache) {
-    return mnnkv_loaded.session_begin ? mnnkv_loaded.session_begin(session, layer, cache) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache, mnnkv_step *step) {
+    return mnnkv_loaded.session_begin ? mnnkv_loaded.session_begin(session, layer, cache, step) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_end(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache) {
@@ -345,10 +341,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_positions(const mnnkv_session *sess
     return mnnkv_loaded.session_positions ? mnnkv_loaded.session_positions(session, layer, pairs, pairs_cap, n_pairs) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attends(const mnnkv_session *session, uint32_t layer, int32_t *attends) {
-    return mnnkv_loaded.session_attends ? mnnkv_loaded.session_attends(session, layer, attends) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend) {
     return mnnkv_loaded.session_attend ? mnnkv_loaded.session_attend(session, layer, part, parts, cache, attend) : MNNKV_UNSUPPORTED;
 }
@@ -371,10 +363,6 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *s
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_block_sums(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums) {
     return mnnkv_loaded.session_block_sums ? mnnkv_loaded.session_block_sums(session, layer, lane, sums) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_scored_rows(const mnnkv_session *session, uint32_t layer, uint32_t queries, uint32_t *rows, uint32_t *block_tokens) {
-    return mnnkv_loaded.session_scored_rows ? mnnkv_loaded.session_scored_rows(session, layer, queries, rows, block_tokens) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_park(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, mnnkv_parked *parked) {

@@ -15,11 +15,10 @@ extern "C" {
 // --- Scores: block sums -----------------------------------------------------------------------------------------
 //
 // Only with kv_h2o_policy "mass": a host sums its softmax tiles in its own attention loop, where they are near. With a
-// mnnkv_block_sums per thread it calls
+// mnnkv_block_sums per thread it calls, where mnnkv_step::scored_rows of begin is above 0,
 //
-//   mnnkv_session_scored_rows   per step, after begin: the rows of each head that count, and the tokens of a block
-//   mnnkv_sum_tile              per softmax tile, on the attention threads: inline, without a call of the library
-//   mnnkv_session_block_sums    per head, after its last tile
+//   mnnkv_sum_tile             per softmax tile, on the attention threads: inline, without a call of the library
+//   mnnkv_session_block_sums   per head, after its last tile
 //
 // Heads may come from any lane and thread. A host that has sums by block already needs no mnnkv_sum_tile.
 //
@@ -56,7 +55,7 @@ typedef struct mnnkv_block_sums {
     uint32_t flags;
     /// Query heads, at least 1.
     uint32_t heads;
-    /// Rows that count, [heads][rows / heads]; the last of each head, as mnnkv_session_scored_rows returns.
+    /// Rows that count, [heads][rows / heads]; the last of each head, as mnnkv_step::scored_rows says.
     uint32_t rows;
     uint32_t block_tokens;
     /// Blocks that sums has room for. The memory may be moved and grow between tiles.
@@ -109,7 +108,7 @@ typedef struct mnnkv_score_tile {
 /// Heads and rows are counted by end. Layers that are not scored only check the fields.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if state is not MNNKV_SUMS_COMPLETE: a tile did not fit, which the text names, or is missing
-/// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not that of mnnkv_session_scored_rows
+/// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not that of mnnkv_step
 /// INVALID_ARGUMENT: if the attention of all rows to a block is NaN, infinite, negative or above 2^32
 ///
 /// After a failure nothing is added. end returns INVALID_ARGUMENT if split rows lack a part or have one twice.
@@ -117,19 +116,6 @@ mnnkv_status mnnkv_session_block_sums(mnnkv_session *session,
                                       uint32_t layer,
                                       uint32_t lane,
                                       const mnnkv_block_sums *sums);
-
-/// Writes how many rows of each head count in a step of `queries` rows per head, the last ones, and the tokens of a
-/// block. Concerns the open step of the layer, else the next one.
-/// A prompt is a step on an empty layer, or of more than 64 queries per head. Only its last kv_h2o_prefill_queries
-/// rows of each head count; all rows of other steps count.
-/// rows 0: nothing is to be summed. Layers that are not scored, without eviction or with a policy other than "mass",
-/// have block_tokens 0, too.
-/// INVALID_ARGUMENT: if layer is out of range
-mnnkv_status mnnkv_session_scored_rows(const mnnkv_session *session,
-                                       uint32_t layer,
-                                       uint32_t queries,
-                                       uint32_t *rows,
-                                       uint32_t *block_tokens);
 
 // Words of 4 bytes that are added at once, values of F32 or pairs of F16 or BF16: vectors where the compiler has them.
 #if defined(__GNUC__) || defined(__clang__)

@@ -85,11 +85,30 @@ mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, si
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------
 
+/// The step of a layer that mnnkv_session_begin has opened.
+typedef struct mnnkv_step {
+    uint32_t struct_size;
+    /// Set by the host: rows that each query head attends with, 0 if it does not know.
+    uint32_t rows;
+    /// Tokens in the cache, after which the host appends, as cache->kv_len.
+    uint32_t kv_len;
+    /// 1 = the host calls mnnkv_session_attend (attend.h) in place of its own attention. 0 = the host attends: the cache has all
+    /// tokens of the layer. After a begin without buffers it may be 1 for a cache that the host quantises, and then attends to.
+    uint32_t attends;
+    /// The last rows of each query head whose attention the host sums and hands over (scores.h); 0 = none. In a prompt, that is a
+    /// step on an empty layer or of more than 64 rows, kv_h2o_prefill_queries at most; else all rows.
+    uint32_t scored_rows;
+    /// Tokens of a block of these sums; 0 where no step of the layer is scored.
+    uint32_t block_tokens;
+    /// Changes where the session warns of something new, so that a host builds no text in other steps.
+    uint32_t warnings;
+} mnnkv_step;
+
 /// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
 /// the last end planned: kept tokens move together, and the pages after them are released.
-/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
-/// kv_len 0 layout, key and value may be NULL: the cache may be allocated later. A prefix from elsewhere is a step of
-/// its own: begin with kv_len 0, fill the cache, end with queries 0.
+/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With 0 layout, key
+/// and value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
+/// step: rows are read, the other fields written. NULL is for hosts that always attend themselves and hand over no sums.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too small
 /// for the model (memory.h)
 /// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
@@ -97,7 +116,8 @@ mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, si
 /// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
 mnnkv_status mnnkv_session_begin(mnnkv_session *session,
                                  uint32_t layer,
-                                 mnnkv_cache *cache);
+                                 mnnkv_cache *cache,
+                                 mnnkv_step *step);
 
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, encodes cold tokens where there are no workers,
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a

@@ -41,20 +41,20 @@ public:
     /// mnnkv_session_reset, MNNKV_ALL_LAYERS
     status reset_all() noexcept { return mnnkv_session_reset(handle_, MNNKV_ALL_LAYERS); }
 
-    /// mnnkv_session_begin
+    /// mnnkv_session_begin, for hosts that attend themselves and hand over no sums
     status begin(std::uint32_t layer, mnnkv_cache& cache) noexcept {
-        return mnnkv_session_begin(handle_, layer, &cache);
+        return mnnkv_session_begin(handle_, layer, &cache, nullptr);
+    }
+
+    /// mnnkv_session_begin; sets struct_size. `rows` of the step are the host's
+    status begin(std::uint32_t layer, mnnkv_cache& cache, mnnkv_step& step) noexcept {
+        step.struct_size = static_cast<std::uint32_t>(sizeof step);
+        return mnnkv_session_begin(handle_, layer, &cache, &step);
     }
 
     /// mnnkv_session_block_sums
     status block_sums(std::uint32_t layer, std::uint32_t lane, const mnnkv_block_sums& sums) noexcept {
         return mnnkv_session_block_sums(handle_, layer, lane, &sums);
-    }
-
-    /// mnnkv_session_scored_rows
-    status scored_rows(std::uint32_t layer, std::uint32_t queries, std::uint32_t& rows,
-                       std::uint32_t& block_tokens) const noexcept {
-        return mnnkv_session_scored_rows(handle_, layer, queries, &rows, &block_tokens);
     }
 
     /// mnnkv_session_park
@@ -66,12 +66,6 @@ public:
     /// mnnkv_session_interrupt
     status interrupt(bool interrupted = true) const noexcept {
         return mnnkv_session_interrupt(handle_, interrupted ? 1 : 0);
-    }
-
-    /// mnnkv_session_attends; false on failure
-    bool attends(std::uint32_t layer) const noexcept {
-        std::int32_t attends = 0;
-        return mnnkv_session_attends(handle_, layer, &attends) == MNNKV_OK && attends != 0;
     }
 
     /// mnnkv_session_attend; sets struct_size

@@ -199,17 +199,22 @@ private:
         return line;
     }
 
-    /// A layer's step starts. A number that is not above the last one starts a forward: prints warnings about the steps
-    /// before, and malloc returns to the system what it retains below a buffer in use, which of caches that grow in turn
-    /// is nearly everything.
-    void enter(std::uint32_t number) {
-        if (number <= last_entered_ && session) {
-            for (const std::string& line : warnings()) {
-                if (printed_.insert(words_of(line)).second) {
-                    say(line);
-                }
+    /// A step was opened: prints what is new to warn of.
+    void see(const mnnkv_step& step) {
+        if (step.warnings == seen_warnings_) {
+            return;
+        }
+        seen_warnings_ = step.warnings;
+        for (const std::string& line : warnings()) {
+            if (printed_.insert(words_of(line)).second) {
+                say(line);
             }
         }
+    }
+
+    /// A layer's step starts. A number that is not above the last one starts a forward: malloc returns to the system what it
+    /// retains below a buffer in use, which of caches that grow in turn is nearly everything.
+    void enter(std::uint32_t number) {
         if (number <= last_entered_ && stale_heap_) {
             trim();
         }
@@ -230,6 +235,8 @@ private:
     std::set<std::string> printed_;
     std::set<std::uint32_t> taken_;
     std::uint32_t last_entered_ = 0;
+    /// mnnkv_step::warnings of the warnings that were printed.
+    std::uint32_t seen_warnings_ = 0;
     bool stale_heap_ = false, is_said_ = false;
 };
 
@@ -262,11 +269,12 @@ public:
     }
 
     /// The layer is open and scored: tiles are of use.
-    bool takes_tiles() const { return open_ && one_row_ > 0; }
+    bool takes_tiles() const { return open_ && step_.scored_rows > 0; }
 
     /// The engine clears the cache: drops the layer's tokens, and its open step. begin_cleared may follow.
     void clear(const step_counts& counts) {
         open_ = false;
+        step_.rows = static_cast<std::uint32_t>(counts.add);
         model_.enter(number_);
         if (!has_failed(counts)) {
             last_.before = lengths().first;
@@ -288,6 +296,7 @@ public:
     /// failure (out of memory) no token is lost, and attention must not run. INVALID_ARGUMENT: if the edit keeps tokens that
     /// a failed step has removed here; only clear helps then.
     mnnkv::status begin(const step_counts& counts, mnnkv_cache& cache) {
+        step_.rows = static_cast<std::uint32_t>(counts.add);
         model_.enter(number_);
         settle(counts, cache);
         const mnnkv::status edited = edit(counts, cache);
@@ -384,7 +393,7 @@ public:
     }
 
     /// The open step is attended to by attend, in place of the engine's attention.
-    bool attends() const { return open_ && attends_; }
+    bool attends() const { return open_ && step_.attends != 0; }
 
     /// A part of the attention of the open step, as mnnkv_session_attend. Several threads may call this at once. `end`
     /// reports a failure.
@@ -423,7 +432,7 @@ public:
                 return MNNKV_OK;
             }
             why = ended.message();
-            if (attends_) {
+            if (step_.attends != 0) {
                 // The output is not whole. The next begin aborts the step.
                 model_.say(model_session::of_layer(number_, why));
                 return ended.code();
@@ -443,14 +452,15 @@ private:
     /// Begins a head; without rows where none of the step's rows count.
     void start(model_session::lane_sums& own, const mnnkv_score_tile& first) {
         mnnkv_block_sums& head = own.head;
-        std::uint32_t rows = one_row_;
         head.heads = 1;
-        head.block_tokens = block_tokens_;
+        head.block_tokens = step_.block_tokens;
         head.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
-        if (first.queries != 1) {
-            (void)model_.session.scored_rows(number_, first.queries, rows, head.block_tokens);
+        head.rows = step_.scored_rows;
+        if (first.queries != step_.rows) {
+            // Not the step that begin was told of.
+            refused_.store(true, std::memory_order_relaxed);
+            head.rows = 0;
         }
-        head.rows = rows;
         head.used = 0;
         if (own.factors.size() < head.rows) {
             own.factors.resize(head.rows);
@@ -463,15 +473,11 @@ private:
     mnnkv::status open(mnnkv_cache& cache) {
         refused_.store(false, std::memory_order_relaxed);
         failed_.store(false, std::memory_order_relaxed);
-        const mnnkv::status begun = model_.session.begin(number_, cache);
+        const mnnkv::status begun = model_.session.begin(number_, cache, step_);
         open_ = static_cast<bool>(begun);
-        begun_len_ = cache.kv_len;
-        one_row_ = block_tokens_ = 0;
-        attends_ = false;
         if (open_) {
             model_.say_outlook();
-            attends_ = model_.session.attends(number_);
-            (void)model_.session.scored_rows(number_, 1, one_row_, block_tokens_);
+            model_.see(step_);
         }
         return begun;
     }
@@ -483,7 +489,7 @@ private:
     void close(bool failed, mnnkv_cache& cache) {
         open_ = false;
         if (failed) {
-            cache.kv_len = begun_len_;
+            cache.kv_len = step_.kv_len;
             (void)model_.session.abort(number_, cache);
         } else {
             (void)model_.session.end(number_, 0, 0, cache);
@@ -575,12 +581,8 @@ private:
     const std::uint32_t number_;
     /// Between begin and end of the session.
     bool open_ = false;
-    /// As mnnkv_session_scored_rows says of a step of one row.
-    std::uint32_t one_row_ = 0, block_tokens_ = 0;
-    /// Some tokens may be quantised, which only the session reads.
-    bool attends_ = false;
-    /// The cache's length that the last begin left.
-    std::uint32_t begun_len_ = 0;
+    /// What the last begin was told and said.
+    mnnkv_step step_ = mnnkv::make<mnnkv_step>();
     /// A tile of this step was refused.
     std::atomic<bool> refused_{false};
     /// A part of this step's attention failed, and the first reason. Threads meet before `end`.

@@ -86,7 +86,7 @@ fn blocks_have_the_bytes_that_a_session_stores() {
     });
     let session = Session::new(config.to_string().as_bytes(), b"", 1, 1).unwrap();
     let cache = Cache::new(&layout, &mut key, &mut value).unwrap();
-    assert_eq!(session.begin(0, Some(cache), 0).unwrap(), 0);
+    assert_eq!(session.begin(0, Some(cache), 0).unwrap().kv_len, 0);
     let all = layout.range(0, tokens as u32).unwrap();
     let mut cache = Cache::new(&layout, &mut key, &mut value).unwrap();
     layout::scatter(&mut cache, all, &layer.key, &layer.value).unwrap();

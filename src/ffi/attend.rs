@@ -6,11 +6,11 @@
 //! codes, and takes the place of the host's:
 //!
 //!   options.attends = 1;                                   // in mnnkv_session_create: the host calls the below
-//!   mnnkv_session_begin(session, layer, &cache);           // kv_len becomes the number of raw tokens
+//!   mnnkv_session_begin(session, layer, &cache, &step);    // kv_len becomes the number of raw tokens
 //!   ...                                                    // the host appends K and V at kv_len, as ever
 //!   cache.kv_len += rows;
-//!   mnnkv_session_attends(session, layer, &attends);       // 0: the host attends itself, in place of the next line
-//!   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
+//!   if (step.attends)                                      // else the host attends itself
+//!     mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
 //!   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
 //!
 //! With kv_quant every token is attended to; with a budget see memory.h. No scores are needed.
@@ -36,7 +36,7 @@ use crate::attend::{Mask, Queries, Step};
 use crate::dtype::convert::{Endian, narrow};
 use crate::ffi::given;
 use crate::ffi::panic::body;
-use crate::ffi::pointer::{self, Out, Sized32};
+use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::session::mnnkv_session;
 use crate::ffi::status::mnnkv_status;
 use crate::status::bail;
@@ -90,25 +90,6 @@ pub struct mnnkv_attend {
 // SAFETY: repr(C), begins with a u32, integers, floats and raw pointers only.
 unsafe impl Sized32 for mnnkv_attend {
     const MIN: usize = size_of::<mnnkv_attend>();
-}
-
-/// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
-/// else to 0: the host's then reads the cache, which has all tokens. Call it after begin; between steps it says whether
-/// kv_quant is set, or the layer has quantised tokens, or has dropped some since its reset. Always 0 once begin or end was
-/// given a cache that the host quantises; after a begin without buffers it may be 1 for such a layer.
-/// INVALID_ARGUMENT: if layer is out of range
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_session_attends(
-    session: *const mnnkv_session,
-    layer: u32,
-    attends: *mut i32,
-) -> mnnkv_status {
-    body!({
-        let session = &pointer::reference(session, "session")?.session;
-        let out = Out::new(attends, "attends")?;
-        out.set(session.attends(layer)?.into());
-        Ok(())
-    })
 }
 
 /// Runs one of `parts` parts of the attention of an open layer's step, over its quantised and raw tokens. Each part is called

@@ -6,7 +6,7 @@
 //! than 16 tokens, a chunk of a prompt, may exceed it by its raw tokens until the next begin of the layer: a host that pauses
 //! after a prompt calls begin and end without tokens. Working memory of attention is freed after a step where it takes more than
 //! an eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. The host calls
-//! mnnkv_session_attend where mnnkv_session_attends returns 1 (attend.h).
+//! mnnkv_session_attend where mnnkv_step::attends is 1 (attend.h).
 //! Sessions share no budget, and no file.
 //! States of a layer, the mildest first:
 //!

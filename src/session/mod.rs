@@ -41,7 +41,7 @@ use crate::sys::{Mutex, MutexGuard, memory};
 use budget::{Budget, Share, Sizes};
 use config::Config;
 use eviction::ClosingStep;
-use lanes::Lanes;
+use lanes::{Lanes, Wanted};
 use layer::Layer;
 use offload::Offload;
 use quant::{Encoding, Slot};
@@ -64,7 +64,31 @@ pub struct Session {
     interrupted: AtomicBool,
 }
 
+/// A step that was opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// Tokens in the cache.
+    pub kv_len: u32,
+    /// The host calls [`Session::attend`] in place of its own attention.
+    pub attends: bool,
+    /// Changes where the session warns of something new, once for all layers of a forward.
+    pub warnings: u32,
+    wanted: Option<Wanted>,
+}
+
+impl Begun {
+    /// The rows and blocks that a host sums where the step has `queries` rows per head.
+    pub fn scored_rows(&self, queries: u32) -> ScoredRows {
+        self.wanted.map_or(ScoredRows::default(), |wanted| ScoredRows {
+            rows: wanted.rows(queries as usize) as u32,
+            block_tokens: wanted.block_tokens as u32,
+        })
+    }
+}
+
 struct State {
+    /// See [`Begun::warnings`]; of the last begin of the first layer.
+    warnings: u32,
     layers: Vec<Layer>,
     store: Store,
     /// Working memory of quantisation.
@@ -112,7 +136,7 @@ impl Session {
             warnings,
             attending,
             parts: Mutex::new(Vec::new()),
-            state: Mutex::new(State { layers, store, encoding: Encoding::default(), budget }),
+            state: Mutex::new(State { warnings: 0, layers, store, encoding: Encoding::default(), budget }),
             lanes,
             interrupted: AtomicBool::new(false),
         })
@@ -132,23 +156,13 @@ impl Session {
         }
     }
 
-    /// The rows and blocks that a host sums in a step of `queries` rows per head, of the open step or of the next.
-    pub fn scored_rows(&self, layer: u32, queries: u32) -> Result<ScoredRows> {
-        let wanted = find(&mut self.state()?.layers, layer)?.wanted();
-        Ok(wanted.map_or(ScoredRows::default(), |wanted| ScoredRows {
-            rows: wanted.rows(queries as usize) as u32,
-            block_tokens: wanted.block_tokens as u32,
-        }))
-    }
-
-    /// Opens a step of a layer whose cache has `kv_len` tokens; returns the length afterwards: compressed tokens are back,
-    /// and the plan is applied. An empty layer may have no cache. On an error the layer is closed; compressed tokens may
-    /// be back.
-    pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
+    /// Opens a step of a layer whose cache has `kv_len` tokens: compressed tokens are back, and the plan is applied. An empty
+    /// layer may have no cache. On an error the layer is closed; compressed tokens may be back.
+    pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<Begun> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
         let working = self.fit_working(&mut state);
-        let State { layers, store, encoding, budget } = &mut *state;
+        let State { layers, store, encoding, budget, .. } = &mut *state;
         let found = find(layers, layer)?;
         found.check_closed(kv_len)?;
         found.check_cache(cache.as_ref(), kv_len)?;
@@ -182,7 +196,11 @@ impl Session {
             let step = quant.open(layer.eviction.positions(), layer.lengths, layer.rows, offload);
             self.attending[layer.number as usize].open(step);
         }
-        Ok(layer.lengths.physical)
+        let (kv_len, attends) = (raw, layer.attends());
+        if layer.number == 0 {
+            state.warnings = state.warning_kinds();
+        }
+        Ok(Begun { kv_len, attends, warnings: state.warnings, wanted })
     }
 
     /// Closes a step: `heads` query heads have scored `queries` rows, or none has; the cache has `kv_len` tokens now. On an

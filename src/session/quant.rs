@@ -11,13 +11,13 @@ mod saved;
 pub(super) use encoding::Encoding;
 pub(super) use saved::SavedQuant;
 
+use super::Session;
 use super::budget::{Kept, Share};
 use super::config::{Config, QuantRules};
 use super::eviction::Eviction;
 use super::layer::CacheLengths;
 use super::offload::Offload;
 use super::pins::Pins;
-use super::{Session, find};
 use crate::attend::{self, Arrived, BLOCK, Blocks, Found, Round, Shape, Source, Step, Tokens, Unfit, Work};
 use crate::layout::{Cache, CacheRef, Kind, Pair, Rows};
 use crate::status::{Error, Result, bail};
@@ -51,11 +51,6 @@ pub(super) struct QuantStats {
 }
 
 impl Session {
-    /// Whether the host calls [`Session::attend`] in the layer's open step.
-    pub fn attends(&self, layer: u32) -> Result<bool> {
-        Ok(find(&mut self.state()?.layers, layer)?.attends())
-    }
-
     /// Runs a part of the attention of an open layer's step, over all tokens of the layer: `cache` has `kv_len` of them, and
     /// those of the step are the last. Parts run on any threads; `write` gets rows of the output: the row, its query head, and
     /// its numbers. The output is complete once all parts have returned.
@@ -516,7 +511,10 @@ impl Slot {
             Some(Some(step)) => Ok(step.clone()),
             Some(None) => bail!(OutOfMemory, "layer {layer} cannot attend, since memory was refused; abort the step"),
             None => {
-                bail!(InvalidArgument, "layer {layer} is not open, or its host attends: see mnnkv_session_attends")
+                bail!(
+                    InvalidArgument,
+                    "layer {layer} is not open, or its host attends: mnnkv_step::attends of begin is 0"
+                )
             }
         }
     }

@@ -19,6 +19,8 @@ mod schedule;
 mod settings;
 mod shared;
 
+use super::{ScoredRows, Session, find};
+use crate::status::Result;
 use schedule::Run;
 use settings::Kind;
 use std::collections::BTreeMap;
@@ -28,6 +30,18 @@ use std::time::Instant;
 const SCHEDULES: u64 = 2_000;
 /// Tests that share them.
 const TESTS: u64 = 5;
+
+/// What begin tells a host, at any time: of the open step or of the next.
+impl Session {
+    fn attends(&self, layer: u32) -> Result<bool> {
+        Ok(find(&mut self.state()?.layers, layer)?.attends())
+    }
+
+    fn scored_rows(&self, layer: u32, queries: u32) -> Result<ScoredRows> {
+        let wanted = find(&mut self.state()?.layers, layer)?.wanted();
+        Ok(super::Begun { kv_len: 0, attends: false, warnings: 0, wanted }.scored_rows(queries))
+    }
+}
 
 /// Prints a step of a schedule that runs alone.
 macro_rules! trace {

@@ -16,10 +16,32 @@ impl Session {
         for warning in &self.warnings {
             line(&mut text, format_args!("{warning}"))?;
         }
+        state.each_warning(&mut |_, warning| line(&mut text, warning))?;
+        Ok(text)
+    }
+}
+
+/// Takes the kind of a warning, and its line.
+type Visit<'a> = dyn FnMut(u32, std::fmt::Arguments<'_>) -> Result<()> + 'a;
+
+impl State {
+    /// Which kinds of warnings there are about the steps so far: a bit for each.
+    pub(super) fn warning_kinds(&self) -> u32 {
+        let mut kinds = 0;
+        let visited = self.each_warning(&mut |kind, _| {
+            kinds |= 1 << kind;
+            Ok(())
+        });
+        debug_assert!(visited.is_ok(), "only a visit fails");
+        kinds
+    }
+
+    /// Calls `visit` with each warning about the steps so far.
+    fn each_warning(&self, visit: &mut Visit<'_>) -> Result<()> {
         let unscored = |layer: &Layer| (layer.eviction.counts().unscored_plans > 0).then_some(());
-        if let Some((number, (), count)) = first(&state.layers, unscored) {
-            line(
-                &mut text,
+        if let Some((number, (), count)) = first(&self.layers, unscored) {
+            visit(
+                0,
                 format_args!(
                     "layer {number} ({count} in all) kept tokens that were due for eviction, since no scored row has \
                      seen them: the host must give the layer's block sums (in prompts: kv_h2o_prefill_queries), or \
@@ -28,9 +50,9 @@ impl Session {
             )?;
         }
         let too_long = |layer: &&Layer| layer.too_long_step > 0;
-        if let Some((layer, (limit, most))) = state.layers.iter().find(too_long).and_then(|l| Some((l, l.limit()?))) {
-            line(
-                &mut text,
+        if let Some((layer, (limit, most))) = self.layers.iter().find(too_long).and_then(|l| Some((l, l.limit()?))) {
+            visit(
+                1,
                 format_args!(
                     "layer {}, and perhaps others, got {} tokens in a step: kv_h2o_max_tokens of {limit} can hold only for \
                      steps, and chunks of a prompt, of at most {most}",
@@ -39,9 +61,9 @@ impl Session {
             )?;
         }
         let poor = |layer: &Layer| layer.lossless.as_ref()?.counts().poor_ratio;
-        if let Some((number, ratio, count)) = first(&state.layers, poor) {
-            line(
-                &mut text,
+        if let Some((number, ratio, count)) = first(&self.layers, poor) {
+            visit(
+                2,
                 format_args!(
                     "layer {number} ({count} in all) is not compressed until its reset: its quantised tokens became \
                      smaller by a ratio of {ratio:.3} only, below {}",
@@ -50,9 +72,9 @@ impl Session {
             )?;
         }
         let pages = |layer: &Layer| layer.lossless.as_ref()?.counts().page_tokens;
-        if let Some((number, tokens, count)) = first(&state.layers, pages) {
-            line(
-                &mut text,
+        if let Some((number, tokens, count)) = first(&self.layers, pages) {
+            visit(
+                3,
                 format_args!(
                     "layer {number} ({count} in all) has V of {tokens} tokens in each page (flash_block, h_pack): tokens \
                      are compressed once all of their page are cold, others stay raw"
@@ -60,16 +82,16 @@ impl Session {
             )?;
         }
         let raw = |layer: &Layer| layer.quant.as_ref()?.raw();
-        if let Some((number, why, count)) = first(&state.layers, raw) {
+        if let Some((number, why, count)) = first(&self.layers, raw) {
             let why = match why {
                 Raw::Layout => "its cache is quantised by the host, or head_dim is no multiple of 8 up to 512",
                 Raw::Error => "8 and 4 bits would be too far from its numbers",
             };
-            line(&mut text, format_args!("layer {number} ({count} in all) stays raw until its reset: {why}"))?;
+            visit(4, format_args!("layer {number} ({count} in all) stays raw until its reset: {why}"))?;
         }
         let drops = |layer: &Layer| layer.quant.as_ref().filter(|quant| quant.kept.drops()).map(drop);
-        if let Some((number, (), count)) = first(&state.layers, drops) {
-            let why = match &state.budget {
+        if let Some((number, (), count)) = first(&self.layers, drops) {
+            let why = match &self.budget {
                 None => "before the chat was saved: they are missing",
                 Some(budget) => match &budget.offload {
                     Some(file) if file.failure().is_some() => {
@@ -82,16 +104,13 @@ impl Session {
                     None => "to hold the budget: kv_memory_file would keep them",
                 },
             };
-            line(&mut text, format_args!("layer {number} ({count} in all) has dropped tokens {why}"))?;
+            visit(5, format_args!("layer {number} ({count} in all) has dropped tokens {why}"))?;
         }
-        state.budget_warnings(&mut text)?;
-        Ok(text)
+        self.budget_warnings(visit)
     }
-}
 
-impl State {
     /// What a budget has cost, and what has failed.
-    fn budget_warnings(&self, text: &mut String) -> Result<()> {
+    fn budget_warnings(&self, visit: &mut Visit<'_>) -> Result<()> {
         let Some(budget) = &self.budget else { return Ok(()) };
         let kept = || self.layers.iter().filter_map(|layer| Some(&layer.quant.as_ref()?.kept));
         // A layer that stays raw has a line of its own.
@@ -104,19 +123,19 @@ impl State {
             let blocks = "of its tokens stay raw, since 8 and 4 bits do not hold their blocks: a number is not finite, \
                           beyond f16 or far from the others";
             match (unfit, is_short) {
-                (_, true) => line(text, format_args!("{layers}: memory to quantise its tokens was refused"))?,
-                (0, false) => line(text, format_args!("{layers}: pinned tokens stay"))?,
-                (unfit, false) => line(text, format_args!("{layers}: {unfit} {blocks}"))?,
+                (_, true) => visit(6, format_args!("{layers}: memory to quantise its tokens was refused"))?,
+                (0, false) => visit(7, format_args!("{layers}: pinned tokens stay"))?,
+                (unfit, false) => visit(8, format_args!("{layers}: {unfit} {blocks}"))?,
             }
         }
         let lost: u64 = kept().map(Kept::loses).sum();
         if lost > 0 {
             let path = budget.offload.as_ref().map_or("", Offload::path);
-            line(text, format_args!("kv_memory_file, {path}, was cut or changed: {lost} heads of blocks are lost"))?;
+            visit(9, format_args!("kv_memory_file, {path}, was cut or changed: {lost} heads of blocks are lost"))?;
         }
         let failed = budget.offload.as_ref().and_then(Offload::failure);
         let failed = failed.or_else(|| kept().find_map(Kept::failure));
-        failed.map_or(Ok(()), |error| line(text, format_args!("kv_memory_file: {error}")))
+        failed.map_or(Ok(()), |error| visit(10, format_args!("kv_memory_file: {error}")))
     }
 }
 

@@ -27,8 +27,9 @@ fn a_budget_counts_what_is_allocated_for_blocks_sketches_and_attention() {
         let session = Session::with_host(config.as_bytes(), b"", 1, 1, host).unwrap();
         let (mut kv_len, mut before) = (0, 0);
         for step in 0..if file.is_empty() { 50 } else { 400 } {
-            kv_len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap() + 64;
-            if session.attends(0).unwrap() {
+            let begun = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap();
+            kv_len = begun.kv_len + 64;
+            if begun.attends {
                 let queries = Queries {
                     dtype: Dtype::F16,
                     heads: HEADS,

@@ -144,14 +144,15 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         let heads = 4u32;
         let before = positions(session);
         let mut c = layer.cache();
-        call!(calls, mnnkv_session_begin(session, 0, &mut c));
+        let size = size_of::<mnnkv_step>() as u32;
+        let mut begun = mnnkv_step { struct_size: size, rows: count, ..Default::default() };
+        call!(calls, mnnkv_session_begin(session, 0, &mut c, &mut begun));
         let now = positions(session);
         layer.keep(&before, |position| now.contains(&position));
         assert_eq!(layer.host.len(), c.kv_len, "step {step}, {shortage:?}");
         layer.host.check_tokens(false);
         layer.host.append(count as usize);
-        let (mut rows, mut block_tokens) = (0, 0);
-        call!(calls, mnnkv_session_scored_rows(session, 0, count, &mut rows, &mut block_tokens));
+        let (rows, block_tokens) = (begun.scored_rows, begun.block_tokens);
         let mut weights: Vec<f64> = (0..64 * rows).map(|i| 1.0 / (1 + i % 97) as f64).collect();
         // Two parts a head.
         let (half, len) = (layer.host.len() / 2, layer.host.len());
@@ -194,7 +195,7 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
     call!(calls, mnnkv_session_reset(session, MNNKV_ALL_LAYERS));
     layer.host.tokens.clear();
     let mut c = layer.cache();
-    call!(calls, mnnkv_session_begin(session, 0, &mut c));
+    call!(calls, mnnkv_session_begin(session, 0, &mut c, null_mut()));
     call!(calls, mnnkv_session_abort(session, 0, &mut c));
     // SAFETY: pointers are of live values and as long as they are said to be.
     unsafe { mnnkv_session_destroy(session) };

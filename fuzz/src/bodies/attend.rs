@@ -10,7 +10,7 @@ use super::session::disk::Disk;
 use super::session::steps::park_options;
 use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{Endian, narrow, widen};
-use mnnkv::ffi::attend::{mnnkv_attend, mnnkv_session_attend, mnnkv_session_attends};
+use mnnkv::ffi::attend::{mnnkv_attend, mnnkv_session_attend};
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
 use mnnkv::ffi::memory::{mnnkv_memory_stats, mnnkv_session_memory, mnnkv_session_trim};
 use mnnkv::ffi::park::mnnkv_session_park;
@@ -45,6 +45,8 @@ struct Chat {
     has_budget: bool,
     /// A begin has succeeded.
     has_begun: bool,
+    /// The host attends by the library in the open step.
+    attends: bool,
     session: *mut mnnkv_session,
     spec: Spec,
     heads: u32,
@@ -102,6 +104,7 @@ impl Chat {
             json: format!(r#"{{"kv_quant_sink_tokens":{sinks},{keys}}}"#),
             has_budget: choice > 0,
             has_begun: false,
+            attends: false,
             session: null_mut(),
             spec,
             heads: kv_heads * given.from(1, 2) as u32,
@@ -236,12 +239,6 @@ impl Chat {
         }
     }
 
-    fn attends(&self) -> bool {
-        let mut attends = 2;
-        right(c!(mnnkv_session_attends(self.session, 0, &mut attends)));
-        attends == 1
-    }
-
     /// Begins a step and appends its tokens; false where the budget is too small for the model.
     fn begin(&mut self, given: &mut Given<'_>) -> bool {
         let rows = match given.byte() {
@@ -254,7 +251,8 @@ impl Chat {
         }
         let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
-        let status = c!(mnnkv_session_begin(self.session, 0, &mut cache));
+        let mut step = mnnkv_step { struct_size: size::<mnnkv_step>(), rows: rows as u32, ..Default::default() };
+        let status = c!(mnnkv_session_begin(self.session, 0, &mut cache, &mut step));
         if self.has_budget && !self.has_begun && status == INVALID {
             return false;
         }
@@ -262,7 +260,8 @@ impl Chat {
         self.has_begun = true;
         assert!(cache.kv_len as usize <= self.kv_len);
         self.kv_len = cache.kv_len as usize;
-        assert!(self.attends() || self.kv_len == self.tokens.len(), "the host cannot attend to all tokens");
+        self.attends = step.attends == 1;
+        assert!(self.attends || self.kv_len == self.tokens.len(), "the host cannot attend to all tokens");
         if self.kv_len + rows > self.spec.max_tokens as usize {
             self.relayout(rows, given);
         }
@@ -333,7 +332,7 @@ impl Chat {
     /// Runs the attention of an open step, if it has not run.
     fn attend(&mut self, given: &mut Given<'_>) {
         let Some(Open { rows, parts, attended }) = self.open else { return };
-        if attended || !self.attends() || rows == 0 || rows > MOST_ROWS {
+        if attended || !self.attends || rows == 0 || rows > MOST_ROWS {
             return;
         }
         let step = self.step(given);
@@ -435,7 +434,7 @@ impl Chat {
     fn restore(&mut self) {
         let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
-        right(c!(mnnkv_session_begin(self.session, 0, &mut cache)));
+        right(c!(mnnkv_session_begin(self.session, 0, &mut cache, null_mut())));
         self.kv_len = cache.kv_len as usize;
         right(c!(mnnkv_session_abort(self.session, 0, &mut cache)));
     }
@@ -540,7 +539,7 @@ impl Chat {
                 // Not all rows have attended, or no step is open.
                 let heads = u32::from(self.open.is_none());
                 let rows = match self.open {
-                    Some(Open { rows, attended: false, .. }) if rows > 0 && self.attends() => rows as u32,
+                    Some(Open { rows, attended: false, .. }) if rows > 0 && self.attends => rows as u32,
                     Some(_) => return,
                     None => 1,
                 };

@@ -11,7 +11,7 @@ use mnnkv::attend::{Queries, Step};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Effort, Encoder, Format, Options};
 use mnnkv::layout::{Cache, CacheRef, Layout, Spec};
-use mnnkv::session::{Host, Session};
+use mnnkv::session::{Begun, Host, Session};
 use mnnkv::snapshot::{Access, Geometry, Run, Snapshot};
 use mnnkv::store::Packing as HowEncoded;
 use xxhash_rust::xxh3::xxh3_64;
@@ -134,14 +134,14 @@ fn go_on(session: &Session, layer: u32, geometry: Geometry, whole: Option<&[Dens
     let Some((packing, layout)) = cache(geometry, lengths.logical) else { return };
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
     let begun = session.begin(layer, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), lengths.physical);
-    let Ok(len) = begun else {
+    let Ok(Begun { kv_len: len, attends, .. }) = begun else {
         return assert!(whole.is_none(), "{:?}", begun);
     };
     if let Some(whole) = whole {
         let is_known = |at: u32| whole.contains(&packing.rows(&key, &value, &[at as usize]));
         assert!((0..len).all(is_known), "the cache has a token that the file has not");
     }
-    if session.attends(layer).unwrap() {
+    if attends {
         attend(session, layer, (&CacheRef::new(&layout, &key, &value).unwrap(), len + 1), geometry);
     }
     session.end(layer, 0, 0, Cache::new(&layout, &mut key, &mut value).unwrap(), len + 1).unwrap();

@@ -94,7 +94,8 @@ impl Chat {
 
         let buffers = &mut self.buffers[layer];
         let before = buffers.len;
-        buffers.len = self.session.begin(number, Some(buffers.cache(&self.layout)?), before)?;
+        let begun = self.session.begin(number, Some(buffers.cache(&self.layout)?), before)?;
+        buffers.len = begun.kv_len;
         self.append(layer, rows, added)?;
 
         let queries = Queries {
@@ -107,8 +108,7 @@ impl Chat {
             scale: 0.0,
             data: query.as_bytes(),
         };
-        let attends = self.session.attends(number)?;
-        let scored = self.session.scored_rows(number, added as u32)?;
+        let (attends, scored) = (begun.attends, begun.scored_rows(added as u32));
         // Rows that nobody reads do not attend.
         let counted = if !attends {
             added

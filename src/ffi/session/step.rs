@@ -3,13 +3,40 @@
 use super::handle::{mnnkv_session, with_cache, with_cache_or_none};
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::panic::body;
+use crate::ffi::pointer::{self, Sized32, SizedOut};
 use crate::ffi::status::mnnkv_status;
+
+/// The step of a layer that mnnkv_session_begin has opened.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct mnnkv_step {
+    pub struct_size: u32,
+    /// Set by the host: rows that each query head attends with, 0 if it does not know.
+    pub rows: u32,
+    /// Tokens in the cache, after which the host appends, as cache->kv_len.
+    pub kv_len: u32,
+    /// 1 = the host calls mnnkv_session_attend (attend.h) in place of its own attention. 0 = the host attends: the cache has all
+    /// tokens of the layer. After a begin without buffers it may be 1 for a cache that the host quantises, and then attends to.
+    pub attends: u32,
+    /// The last rows of each query head whose attention the host sums and hands over (scores.h); 0 = none. In a prompt, that is a
+    /// step on an empty layer or of more than 64 rows, kv_h2o_prefill_queries at most; else all rows.
+    pub scored_rows: u32,
+    /// Tokens of a block of these sums; 0 where no step of the layer is scored.
+    pub block_tokens: u32,
+    /// Changes where the session warns of something new, so that a host builds no text in other steps.
+    pub warnings: u32,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_step {
+    const MIN: usize = size_of::<mnnkv_step>();
+}
 
 /// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
 /// the last end planned: kept tokens move together, and the pages after them are released.
-/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
-/// kv_len 0 layout, key and value may be NULL: the cache may be allocated later. A prefix from elsewhere is a step of
-/// its own: begin with kv_len 0, fill the cache, end with queries 0.
+/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With 0 layout, key
+/// and value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
+/// step: rows are read, the other fields written. NULL is for hosts that always attend themselves and hand over no sums.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too small
 /// for the model (memory.h)
 /// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
@@ -20,8 +47,27 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     session: *mut mnnkv_session,
     layer: u32,
     cache: *mut mnnkv_cache,
+    step: *mut mnnkv_step,
 ) -> mnnkv_status {
-    body!(with_cache_or_none(session, cache, true, |session, cache, kv_len| session.begin(layer, cache, kv_len)))
+    body!({
+        let given = pointer::options(step.cast_const(), "step")?;
+        let out = given.map(|given| Ok((given, SizedOut::new(step, "step")?))).transpose()?;
+        with_cache_or_none(session, cache, true, |session, cache, kv_len| {
+            let begun = session.begin(layer, cache, kv_len)?;
+            if let Some((given, out)) = out {
+                let scored = begun.scored_rows(given.rows);
+                out.set(&mnnkv_step {
+                    kv_len: begun.kv_len,
+                    attends: begun.attends.into(),
+                    scored_rows: scored.rows,
+                    block_tokens: scored.block_tokens,
+                    warnings: begun.warnings,
+                    ..given
+                });
+            }
+            Ok(begun.kv_len)
+        })
+    })
 }
 
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, encodes cold tokens where there are no workers,

@@ -1,11 +1,10 @@
 //! Scores: block sums
 //!
 //! Only with kv_h2o_policy "mass": a host sums its softmax tiles in its own attention loop, where they are near. With a
-//! mnnkv_block_sums per thread it calls
+//! mnnkv_block_sums per thread it calls, where mnnkv_step::scored_rows of begin is above 0,
 //!
-//!   mnnkv_session_scored_rows   per step, after begin: the rows of each head that count, and the tokens of a block
-//!   mnnkv_sum_tile              per softmax tile, on the attention threads: inline, without a call of the library
-//!   mnnkv_session_block_sums    per head, after its last tile
+//!   mnnkv_sum_tile             per softmax tile, on the attention threads: inline, without a call of the library
+//!   mnnkv_session_block_sums   per head, after its last tile
 //!
 //! Heads may come from any lane and thread. A host that has sums by block already needs no mnnkv_sum_tile.
 //!
@@ -15,9 +14,9 @@
 //! head, without row_sum. After the reduction, multiply factors of the part by exp(m - M) / L and hand it over. Parts
 //! may come in any order and from any lane. Together they must have each token of the rows once.
 
-use super::handle::{mnnkv_session, with};
+use super::handle::mnnkv_session;
 use crate::ffi::panic::body;
-use crate::ffi::pointer::{self, Out, Sized32};
+use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::h2o::{self, BlockSums, SumFields};
 use crate::status::{Result, bail};
@@ -83,7 +82,7 @@ pub struct mnnkv_block_sums {
     pub flags: u32,
     /// Query heads, at least 1.
     pub heads: u32,
-    /// Rows that count, [heads][rows / heads]; the last of each head, as mnnkv_session_scored_rows returns.
+    /// Rows that count, [heads][rows / heads]; the last of each head, as mnnkv_step::scored_rows says.
     pub rows: u32,
     pub block_tokens: u32,
     /// Blocks that sums has room for. The memory may be moved and grow between tiles.
@@ -117,7 +116,7 @@ const _: () = assert!(MNNKV_TILE_FIRST == SumFields::FIRST && MNNKV_TILE_LAST ==
 /// Heads and rows are counted by end. Layers that are not scored only check the fields.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if state is not MNNKV_SUMS_COMPLETE: a tile did not fit, which the text names, or is missing
-/// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not that of mnnkv_session_scored_rows
+/// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not that of mnnkv_step
 /// INVALID_ARGUMENT: if the attention of all rows to a block is NaN, infinite, negative or above 2^32
 ///
 /// After a failure nothing is added. end returns INVALID_ARGUMENT if split rows lack a part or have one twice.
@@ -188,28 +187,4 @@ fn check_state(given: &mnnkv_block_sums) -> Result<()> {
         ),
         state => bail!(InvalidArgument, "sums->state is {state}; MNNKV_SUMS_COMPLETE (0) expected"),
     }
-}
-
-/// Writes how many rows of each head count in a step of `queries` rows per head, the last ones, and the tokens of a
-/// block. Concerns the open step of the layer, else the next one.
-/// A prompt is a step on an empty layer, or of more than 64 queries per head. Only its last kv_h2o_prefill_queries
-/// rows of each head count; all rows of other steps count.
-/// rows 0: nothing is to be summed. Layers that are not scored, without eviction or with a policy other than "mass",
-/// have block_tokens 0, too.
-/// INVALID_ARGUMENT: if layer is out of range
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_session_scored_rows(
-    session: *const mnnkv_session,
-    layer: u32,
-    queries: u32,
-    rows: *mut u32,
-    block_tokens: *mut u32,
-) -> mnnkv_status {
-    body!(with(session, |session| {
-        let (rows, block_tokens) = (Out::new(rows, "rows")?, Out::new(block_tokens, "block_tokens")?);
-        let scored = session.scored_rows(layer, queries)?;
-        rows.set(scored.rows);
-        block_tokens.set(scored.block_tokens);
-        Ok(())
-    }))
 }

@@ -48,7 +48,7 @@ impl SumFields {
             );
         }
         if block_tokens == 0 {
-            bail!(InvalidArgument, "sums->block_tokens is 0; that of mnnkv_session_scored_rows expected");
+            bail!(InvalidArgument, "sums->block_tokens is 0; that of mnnkv_step expected");
         }
         let used = self.used();
         if used > blocks as usize {

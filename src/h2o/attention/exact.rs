@@ -89,7 +89,7 @@ impl Accumulator {
         if block_tokens != self.block_tokens {
             bail!(
                 InvalidArgument,
-                "sums->block_tokens is {block_tokens}; {} expected, that of scored_rows",
+                "sums->block_tokens is {block_tokens}; {} expected, that of begin's step",
                 self.block_tokens
             );
         }

@@ -154,7 +154,7 @@ impl Chat {
         self.kv_len = self.again(|chat| {
             let kv_len = chat.kv_len;
             let Chat { session, layout, key, value, .. } = chat;
-            session.begin(0, Some(Cache::new(layout, key, value).unwrap()), kv_len)
+            Ok(session.begin(0, Some(Cache::new(layout, key, value).unwrap()), kv_len)?.kv_len)
         });
         let stays_raw = self.is_short || self.session.warnings().unwrap().contains("stays raw");
         let stays_raw = stays_raw || !self.session.attends(0).unwrap();

@@ -20,12 +20,12 @@ impl Session {
     }
 
     pub(super) fn begin(&self, layer: u32, cache: Cache<'_>, kv_len: u32) -> Result<u32> {
-        self.0.begin(layer, Some(cache), kv_len)
+        Ok(self.0.begin(layer, Some(cache), kv_len)?.kv_len)
     }
 
     /// Begins a step of a layer whose cache does not exist yet.
     pub(super) fn begin_without(&self, layer: u32, kv_len: u32) -> Result<u32> {
-        self.0.begin(layer, None, kv_len)
+        Ok(self.0.begin(layer, None, kv_len)?.kv_len)
     }
 
     pub(super) fn block_sums(&self, layer: u32, lane: u32, sums: &OwnedSums) -> Result<()> {

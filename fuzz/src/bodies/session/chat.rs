@@ -44,6 +44,8 @@ struct Saved {
 /// An open step.
 #[derive(Default)]
 pub struct Step {
+    /// What begin has said.
+    pub begun: mnnkv_step,
     pub appended: Vec<Token>,
     /// Query heads and rows, all of whose sums were given.
     pub scored: Option<(u32, u32)>,

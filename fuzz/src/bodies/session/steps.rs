@@ -97,8 +97,11 @@ impl Chat {
         if len == 0 && mine.tokens.is_empty() && given.flag() {
             (cache.layout, cache.key, cache.value) = (null(), null_mut(), null_mut());
         }
-        right(c!(mnnkv_session_begin(session, layer as u32, &mut cache)));
-        (mine.len, mine.is_parked, mine.step) = (cache.kv_len, false, Some(Step::default()));
+        let mut step =
+            mnnkv_step { struct_size: size::<mnnkv_step>(), rows: count.max(1) as u32, ..Default::default() };
+        right(c!(mnnkv_session_begin(session, layer as u32, &mut cache, &mut step)));
+        assert_eq!((step.kv_len, step.attends), (cache.kv_len, 0));
+        (mine.len, mine.is_parked, mine.step) = (cache.kv_len, false, Some(Step { begun: step, ..Step::default() }));
         assert!(mine.len <= mine.spec.max_tokens);
         let after = self.positions(layer);
         let pins = &self.layers[layer].pins;
@@ -129,9 +132,9 @@ impl Chat {
     fn sums(&mut self, layer: usize, given: &mut Given<'_>) {
         let (queries, mine) = (self.rows(layer), &self.layers[layer]);
         let step = mine.step.as_ref().expect("only called of open layers");
-        let (token_end, mut rows, mut block_tokens) = (mine.whole_len() as u32, 0, 0);
-        right(c!(mnnkv_session_scored_rows(self.session, layer as u32, queries, &mut rows, &mut block_tokens)));
-        if rows == 0 || token_end == 0 || step.scored.is_some() || step.is_spoiled {
+        let (token_end, mnnkv_step { scored_rows: rows, block_tokens, .. }) = (mine.whole_len() as u32, step.begun);
+        // The rows are those of a step as it was announced.
+        if rows == 0 || queries != step.begun.rows || token_end == 0 || step.scored.is_some() || step.is_spoiled {
             return;
         }
         let heads = mine.spec.kv_heads * given.from(1, 2) as u32;

@@ -54,14 +54,14 @@ impl Chat {
         if field == 0 || !knows {
             // A step may begin or end with other lengths; then only these calls are wrong for certain.
             return match is_open {
-                true => c!(mnnkv_session_begin(session, number, &mut cache)),
+                true => c!(mnnkv_session_begin(session, number, &mut cache, null_mut())),
                 false => c!(mnnkv_session_end(session, number, 1, 1, &mut cache)),
             };
         }
         let status = match (is_open, given.flag()) {
             (true, true) => c!(mnnkv_session_end(session, number, 1, 1, &mut cache)),
             (true, false) => c!(mnnkv_session_abort(session, number, &mut cache)),
-            (false, true) => c!(mnnkv_session_begin(session, number, &mut cache)),
+            (false, true) => c!(mnnkv_session_begin(session, number, &mut cache, null_mut())),
             (false, false) => {
                 let pairs = [0, 0];
                 c!(mnnkv_session_keep(session, number, pairs.as_ptr(), 1, &mut cache))

@@ -16,7 +16,7 @@ fn grow(chat: &mut Chat) -> [(u64, usize); 3] {
             chat.move_cache(256);
         }
         let Chat { session, layout, key, value, kv_len, .. } = &mut *chat;
-        *kv_len = session.begin(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap();
+        *kv_len = session.begin(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap().kv_len;
         let (stats, length) = (session.memory_stats().unwrap(), session.lengths(0).unwrap().logical);
         chat.append(STEP);
         chat.end(0);
@@ -76,7 +76,7 @@ fn layers_have_shares_by_the_sizes_of_their_tokens() {
     });
     for _ in 0..40 {
         for (number, (layout, key, value, kv_len)) in (0..).zip(&mut layers) {
-            let len = session.begin(number, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap();
+            let len = session.begin(number, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap().kv_len;
             *kv_len = len + 50;
             session.end(number, 0, 0, Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
         }
@@ -99,7 +99,7 @@ fn steps_of_a_layer_that_cannot_be_quantised_count_once_they_exceed_its_share() 
     let (mut key, mut value) = (vec![0xFF; layout.key_bytes()], vec![0xFF; layout.value_bytes()]);
     let (mut kv_len, mut over) = (0, 0);
     for _ in 0..300 {
-        let len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap();
+        let len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap().kv_len;
         assert_eq!(len, kv_len, "all stay raw");
         kv_len += 10;
         session.end(0, 0, 0, Cache::new(&layout, &mut key, &mut value).unwrap(), kv_len).unwrap();
@@ -142,8 +142,10 @@ fn a_chat_that_takes_more_than_its_budget_is_counted_and_warned_of() {
             let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
             let (mut random, mut kv_len, mut total, mut is_over) = (Random::new(step as u64), 0, 0, false);
             while total < 1200 {
-                kv_len =
-                    chat_session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap();
+                kv_len = chat_session
+                    .begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len)
+                    .unwrap()
+                    .kv_len;
                 let mut rows = |change: Change| {
                     let all = (0..KV_HEADS * step * DIMS).map(|at| {
                         let x = (0..4).map(|_| random.below(2001) as f32 - 1000.0).sum::<f32>() / 1000.0;
@@ -180,7 +182,8 @@ fn raw_tokens_of_a_budget_take_the_bytes_that_they_have_in_the_hosts_buffers() {
         let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
         let mut kv_len = 0;
         for _ in 0..60 {
-            let len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap();
+            let len =
+                session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap().kv_len;
             kv_len = len + 50;
             session.end(0, 0, 0, Cache::new(&layout, &mut key, &mut value).unwrap(), kv_len).unwrap();
             let stats = session.memory_stats().unwrap();
@@ -195,7 +198,7 @@ fn raw_tokens_of_a_budget_take_the_bytes_that_they_have_in_the_hosts_buffers() {
         let session = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
         for layout in [&dense, &layout] {
             let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-            let len = session.begin(0, Some(Cache::new(layout, &mut key, &mut value).unwrap()), 0).unwrap();
+            let len = session.begin(0, Some(Cache::new(layout, &mut key, &mut value).unwrap()), 0).unwrap().kv_len;
             session.end(0, 0, 0, Cache::new(layout, &mut key, &mut value).unwrap(), len).unwrap();
             if is_reset {
                 session.reset(None).unwrap();
@@ -243,7 +246,9 @@ fn a_budget_that_is_too_small_for_a_later_layer_is_refused() {
         let layout = &layouts[layer as usize];
         let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
         let result = session.begin(layer, Some(Cache::new(layout, &mut key, &mut value).unwrap()), 0);
-        result.map(|len| session.end(layer, 0, 0, Cache::new(layout, &mut key, &mut value).unwrap(), len).unwrap())
+        result.map(|begun| {
+            session.end(layer, 0, 0, Cache::new(layout, &mut key, &mut value).unwrap(), begun.kv_len).unwrap();
+        })
     };
     let least = small.max(large / 6) * 8 + 1000;
     let roomy = session(least);
@@ -337,7 +342,7 @@ fn a_loaded_chat_is_within_the_budget() {
     }
     let layout = &chat.layout;
     let mut bytes = [vec![0; chat.layout.key_bytes()], vec![0; chat.layout.value_bytes()]];
-    let len = bounded.begin(0, Some(cache(layout, &mut bytes)), bounded.lengths(0).unwrap().physical).unwrap();
+    let len = bounded.begin(0, Some(cache(layout, &mut bytes)), bounded.lengths(0).unwrap().physical).unwrap().kv_len;
     bounded.end(0, HEADS as u32, 0, cache(layout, &mut bytes), len).unwrap();
     let disk = Disk::default();
     let mut file = disk.create();
@@ -636,7 +641,7 @@ fn a_chunk_at_the_least_budget_drops_nothing_that_the_file_has() {
             chat.session.trim(working + 125_000).unwrap();
         }
         let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
-        *kv_len = session.begin(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap();
+        *kv_len = session.begin(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap().kv_len;
         chat.move_cache(rows);
         chat.append(rows as usize);
         chat.end(0);
@@ -655,7 +660,7 @@ fn a_shortage_of_memory_that_passes_drops_nothing_that_the_file_has() {
         shortage::set(odds, 1);
         let result = session.begin(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len);
         shortage::set(0, 0);
-        *kv_len = result.unwrap();
+        *kv_len = result.unwrap().kv_len;
         chat.move_cache(64);
         chat.append(64);
         chat.end(0);

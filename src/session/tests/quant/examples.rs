@@ -307,7 +307,7 @@ fn layers_take_turns_to_quantise() {
     for _ in 0..350 {
         let mut quantised = 0;
         for (number, (key, value, kv_len)) in (0..).zip(&mut caches) {
-            let len = session.begin(number, Some(Cache::new(&layout, key, value).unwrap()), *kv_len).unwrap();
+            let len = session.begin(number, Some(Cache::new(&layout, key, value).unwrap()), *kv_len).unwrap().kv_len;
             quantised += usize::from(len < *kv_len);
             *kv_len = len + 1;
             session.end(number, 0, 0, Cache::new(&layout, key, value).unwrap(), *kv_len).unwrap();
