@@ -239,7 +239,7 @@ proptest! {
             for (kv, result) in results.iter().enumerate() {
                 let model = |arithmetic| -> Vec<f64> {
                     let heads = (0..heads).map(|head| &cache[kv][head * len * dims..(head + 1) * len * dims]);
-                    let rows = heads.map(|head| compress(&weights, arithmetic, layer, kv, image_len, min_groups, head));
+                    let rows = heads.map(|head| compress(&weights, arithmetic, (layer, kv), image_len, min_groups, head));
                     rows.collect::<Vec<_>>().concat()
                 };
                 let defined = model(Arithmetic::Defined(dtype));

@@ -44,7 +44,7 @@ use eviction::ClosingStep;
 use lanes::{Lanes, Wanted};
 use layer::Layer;
 use offload::Offload;
-use quant::{Encoding, Slot};
+use quant::{Encoding, RawTokens, Slot};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
@@ -129,7 +129,7 @@ impl Session {
         };
         let outlook = config.outlook(layers)?;
         let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
-        let attending = memory::collect(layers.iter().map(|_| Slot::default()))?;
+        let attending = memory::collect(layers.iter().map(|layer| Slot::new(layer.number)))?;
         let budget = config.memory.take().map(Budget::new).transpose()?;
         Ok(Session {
             outlook,
@@ -179,8 +179,8 @@ impl Session {
             }
             layer.lengths = layer.eviction.begin(cache, store, layer.lengths)?;
             if let Some(quant) = &mut layer.quant {
-                let (eviction, lengths) = (&mut layer.eviction, layer.lengths);
-                layer.lengths = quant.begin(cache, store, eviction, lengths, encoding, share.as_ref());
+                let (lengths, eviction) = (layer.lengths, &mut layer.eviction);
+                layer.lengths = quant.begin(RawTokens { cache, lengths, eviction, store }, encoding, share.as_ref());
             }
         }
         if let Some(lossless) = &mut layer.lossless {
@@ -217,7 +217,7 @@ impl Session {
         let added = layer.check_growth(kv_len)?;
         // The cache may be the first that the layer is given.
         if layer.attends() && quant::is_float(&cache.layout.rows()) {
-            self.attending[at].check(layer.number, queries, kv_len)?;
+            self.attending[at].check(queries, kv_len)?;
         }
 
         let keeps_first = cache.layout.rows().key == Kind::Int8;

@@ -68,7 +68,7 @@ impl Session {
         };
         let parts = || self.parts.lock().map_err(|_| Error::out_of_service("the session"));
         let mut work = parts()?.pop().unwrap_or_default();
-        let result = slot.attend(layer, (cache, kv_len), step, part, &mut work, write);
+        let result = slot.attend((cache, kv_len), step, part, &mut work, write);
         // Working memory that there is no room for is freed.
         let _ = memory::push(&mut *parts()?, work);
         result
@@ -127,6 +127,14 @@ pub(super) struct Quant {
     pub(super) kept: Kept,
 }
 
+/// The tokens in the cache of a layer, and what follows those that leave it.
+pub(super) struct RawTokens<'a, 'c> {
+    pub(super) cache: &'a mut Cache<'c>,
+    pub(super) lengths: CacheLengths,
+    pub(super) eviction: &'a mut Eviction,
+    pub(super) store: &'a mut Store,
+}
+
 /// What encoding leaves in the cache.
 struct Rest {
     held: u32,
@@ -148,8 +156,11 @@ pub(super) struct OpenStep {
 }
 
 /// The open step of a layer, which threads reach without the lock of the session.
-#[derive(Default)]
-pub(super) struct Slot(Mutex<Option<Option<Shared<OpenStep>>>>);
+pub(super) struct Slot {
+    layer: u32,
+    /// `None` inside where memory for it was refused.
+    open: Mutex<Option<Option<Shared<OpenStep>>>>,
+}
 
 /// The quantised tokens that a file has.
 #[derive(Default)]
@@ -256,30 +267,25 @@ impl Quant {
     /// Encodes tokens that are no longer recent; they leave the cache. Returns the lengths afterwards.
     pub(super) fn begin(
         &mut self,
-        cache: &mut Cache<'_>,
-        store: &mut Store,
-        eviction: &mut Eviction,
-        lengths: CacheLengths,
+        mut tokens: RawTokens<'_, '_>,
         encoding: &mut Encoding,
         share: Option<&Share>,
     ) -> CacheLengths {
         let start = std::time::Instant::now();
-        let after = self.try_begin(cache, store, eviction, lengths, encoding, share);
+        let after = self.try_begin(&mut tokens, encoding, share);
         self.is_short = after.is_err();
         self.counts.failures += u64::from(self.is_short);
         self.counts.begin_ns += start.elapsed().as_nanos() as u64;
-        after.unwrap_or(lengths)
+        after.unwrap_or(tokens.lengths)
     }
 
     fn try_begin(
         &mut self,
-        cache: &mut Cache<'_>,
-        store: &mut Store,
-        eviction: &mut Eviction,
-        lengths: CacheLengths,
+        tokens: &mut RawTokens<'_, '_>,
         encoding: &mut Encoding,
         share: Option<&Share>,
     ) -> Result<CacheLengths> {
+        let (lengths, rows) = (tokens.lengths, tokens.cache.layout.rows());
         if self.blocks().list().is_empty() {
             self.held = self.held.max(self.rules.sink_tokens.min(lengths.physical));
         }
@@ -288,13 +294,13 @@ impl Quant {
         if count == 0 || self.raw.is_some() || fits() {
             return Ok(lengths);
         }
-        let Some(shape) = shape(&cache.layout.rows()) else {
+        let Some(shape) = shape(&rows) else {
             self.raw = Some(Raw::Layout);
             return Ok(lengths);
         };
         let before = self.blocks().list().len();
-        self.blocks_mut()?.reserve(shape, cache.layout.rows().heads, count as usize)?;
-        let taken = self.encode(shape, cache, store, eviction, lengths, encoding);
+        self.blocks_mut()?.reserve(shape, rows.heads, count as usize)?;
+        let taken = self.encode(shape, tokens, encoding);
         let made = self.blocks().list().len() - before;
         match taken {
             Ok((after, rest)) => {
@@ -319,12 +325,10 @@ impl Quant {
     fn encode(
         &mut self,
         shape: Shape,
-        cache: &mut Cache<'_>,
-        store: &mut Store,
-        eviction: &mut Eviction,
-        lengths: CacheLengths,
+        tokens: &mut RawTokens<'_, '_>,
         encoding: &mut Encoding,
     ) -> Result<(CacheLengths, Rest)> {
+        let RawTokens { cache, lengths, eviction, store } = tokens;
         let mut rest = Rest { held: self.held, poor: self.poor, unfit: 0 };
         // Tokens that stay: those that are held, blocks that are unfit, and all behind.
         let (mut left, mut made) = (Vec::new(), 0);
@@ -354,7 +358,7 @@ impl Quant {
             next += BLOCK as u32;
         }
         memory::push(&mut left, [next as i32, (lengths.physical - next) as i32])?;
-        let after = if made > 0 { eviction.take_out(&left, cache, store, lengths)? } else { lengths };
+        let after = if made > 0 { eviction.take_out(&left, cache, store, *lengths)? } else { *lengths };
         Ok((after, rest))
     }
 
@@ -493,21 +497,26 @@ fn overlap(a: Pair, b: Pair) -> u32 {
 }
 
 impl Slot {
+    pub(super) fn new(layer: u32) -> Self {
+        Slot { layer, open: Mutex::default() }
+    }
+
     /// A step begins; `None` where memory was refused.
     pub(super) fn open(&self, step: Option<Shared<OpenStep>>) {
-        if let Ok(mut slot) = self.0.lock() {
+        if let Ok(mut slot) = self.open.lock() {
             *slot = Some(step);
         }
     }
 
     /// The step has ended. Returns what its threads have found.
     pub(super) fn close(&self) -> Found {
-        let step = self.0.lock().map_or(None, |mut slot| slot.take());
+        let step = self.open.lock().map_or(None, |mut slot| slot.take());
         step.flatten().map_or_else(Found::default, |step| step.round.take_found())
     }
 
-    fn step(&self, layer: u32) -> Result<Shared<OpenStep>> {
-        match &*self.0.lock().map_err(|_| Error::out_of_service("the session"))? {
+    fn step(&self) -> Result<Shared<OpenStep>> {
+        let layer = self.layer;
+        match &*self.open.lock().map_err(|_| Error::out_of_service("the session"))? {
             Some(Some(step)) => Ok(step.clone()),
             Some(None) => bail!(OutOfMemory, "layer {layer} cannot attend, since memory was refused; abort the step"),
             None => {
@@ -520,8 +529,8 @@ impl Slot {
     }
 
     /// INVALID_ARGUMENT: if not all `queries` rows of the open step have attended, or to a cache of another length.
-    pub(super) fn check(&self, layer: u32, queries: u32, kv_len: u32) -> Result<()> {
-        let step = self.step(layer)?;
+    pub(super) fn check(&self, queries: u32, kv_len: u32) -> Result<()> {
+        let (layer, step) = (self.layer, self.step()?);
         if queries == 0 {
             return Ok(());
         }
@@ -538,14 +547,13 @@ impl Slot {
     /// See [`Session::attend`](super::Session::attend).
     pub(super) fn attend(
         &self,
-        layer: u32,
         (cache, kv_len): (&CacheRef<'_>, u32),
         step: &Step<'_>,
         part: (u32, u32),
         work: &mut Work,
         write: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<()> {
-        let open = self.step(layer)?;
+        let (layer, open) = (self.layer, self.step()?);
         let CacheLengths { logical, physical } = open.lengths;
         let rows = cache.layout.rows();
         if !is_float(&rows) {

@@ -120,18 +120,17 @@ impl Compressor {
             let bytes = self.head_dim * tokens.dtype.bytes();
             let spans = Spans {
                 bytes,
+                factor: plan.factor,
                 old_head: plan.len() * bytes,
                 new_head: plan.new_len() * bytes,
                 old_begin: segment.begin * bytes,
                 new_begin: new_begin * bytes,
             };
-            spans.copy_rest(&segment, plan.factor, tokens.heads, from, to);
+            spans.copy_rest(&segment, tokens.heads, from, to);
             if segment.groups > 0 {
                 let blocks = &self.blocks(layer)?[network * SLOTS..][..SLOTS];
                 work.0.load(self, blocks, tokens.dtype)?;
-                if let Some((head, group)) =
-                    spans.run_groups(segment.groups, plan.factor, tokens, from, to, &mut work.0)
-                {
+                if let Some((head, group)) = spans.run_groups(segment.groups, tokens, from, to, &mut work.0) {
                     let place = Place { layer, block: network * SLOTS };
                     let token = segment.begin + group * plan.factor;
                     bail!(
@@ -151,6 +150,8 @@ impl Compressor {
 struct Spans {
     /// Bytes of a row.
     bytes: usize,
+    /// Rows that become one.
+    factor: usize,
     /// From one head to the next.
     old_head: usize,
     new_head: usize,
@@ -161,10 +162,10 @@ struct Spans {
 
 impl Spans {
     /// Copies the tokens outside groups.
-    fn copy_rest(&self, segment: &Segment, factor: usize, heads: usize, from: &[u8], to: &mut [u8]) {
+    fn copy_rest(&self, segment: &Segment, heads: usize, from: &[u8], to: &mut [u8]) {
         let len = segment.rest * self.bytes;
         for head in 0..heads {
-            let old = head * self.old_head + self.old_begin + segment.groups * factor * self.bytes;
+            let old = head * self.old_head + self.old_begin + segment.groups * self.factor * self.bytes;
             let new = head * self.new_head + self.new_begin + segment.groups * self.bytes;
             to[new..new + len].copy_from_slice(&from[old..old + len]);
         }
@@ -175,14 +176,13 @@ impl Spans {
     fn run_groups(
         &self,
         groups: usize,
-        factor: usize,
         tokens: Tokens,
         from: &[u8],
         to: &mut [u8],
         mlp: &mut Mlp,
     ) -> Option<(usize, usize)> {
         let Tokens { dtype, heads } = tokens;
-        let group_bytes = factor * self.bytes;
+        let group_bytes = self.factor * self.bytes;
         let total = heads * groups;
         for first in (0..total).step_by(ROWS) {
             let rows = first..total.min(first + ROWS);

@@ -48,8 +48,7 @@ impl Arithmetic {
 pub fn compress(
     weights: &Weights,
     arithmetic: Arithmetic,
-    layer: usize,
-    kv: usize,
+    (layer, kv): (usize, usize),
     image_len: usize,
     min_groups: usize,
     head: &[f64],
