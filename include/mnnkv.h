@@ -5,7 +5,7 @@
 //   mnnkv/attend.h    attention over tokens in 8 and 4 bits
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/memory.h    a budget in bytes for all of a session's caches: the main way to use mnn-kv
-//   mnnkv/metrics.h   what a session has measured
+//   mnnkv/report.h    what a session does, warns of and has counted
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
 //   mnnkv/policy.h    tokens that are never evicted
 //   mnnkv/snapshot.h  the file of a chat, saved step by step
@@ -78,7 +78,7 @@
 #include "mnnkv/session.h"
 #include "mnnkv/attend.h"
 #include "mnnkv/memory.h"
-#include "mnnkv/metrics.h"
+#include "mnnkv/report.h"
 #include "mnnkv/scores.h"
 #include "mnnkv/park.h"
 #include "mnnkv/policy.h"

@@ -12,7 +12,7 @@
 #include "mnnkv/session.hpp"
 #include "mnnkv/attend.hpp"
 #include "mnnkv/memory.hpp"
-#include "mnnkv/metrics.hpp"
+#include "mnnkv/report.hpp"
 #include "mnnkv/scores.hpp"
 #include "mnnkv/park.hpp"
 #include "mnnkv/policy.hpp"

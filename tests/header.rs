@@ -4,6 +4,7 @@
 //! of a section stand above its functions. The section's banner is the file's `//!` comment. A comment that names
 //! MNNKV_EXPERIMENTAL puts its section behind that macro.
 
+use mnnkv::session::MemoryStats;
 use mnnkv::session::metrics::{Field, Metrics};
 use std::fmt::Write as _;
 use std::fs;
@@ -48,11 +49,11 @@ const HEADERS: &[Header] = &[
         sections: &["memory"],
     },
     Header {
-        path: "mnnkv/metrics.h",
-        about: "what a session has measured",
+        path: "mnnkv/report.h",
+        about: "what a session does, warns of and has counted",
         includes: &["\"session.h\""],
         folder: "src/ffi/session",
-        sections: &["metrics"],
+        sections: &["report"],
     },
     Header {
         path: "mnnkv/scores.h",
@@ -232,6 +233,8 @@ fn generate(header: &Header) -> String {
         let mut banner = source.lines().map_while(|line| line.strip_prefix("//!"));
         let title = banner.next().unwrap();
         let banner: String = banner.map(|line| format!("//{line}\n")).collect();
+        let banner = banner.replace("//   {metrics}\n", &list(Metrics::FIELDS));
+        let banner = banner.replace("//   {memory}\n", &list(MemoryStats::FIELDS));
         let fence = banner.contains("MNNKV_EXPERIMENTAL");
         write!(out, "\n// ---{title} {}\n{banner}\n", "-".repeat(108 - title.len())).unwrap();
         out += if fence { "#ifdef MNNKV_EXPERIMENTAL\n\n" } else { "" };
@@ -363,13 +366,24 @@ fn items(file: &Path, source: &str) -> String {
         write!(out, "typedef struct {name} {{{rest}").unwrap();
     }
     // Structs of other headers, which many hosts need not read.
-    let out = out.replace("const mnnkv_int8 *int8;", "const struct mnnkv_int8 *int8;");
-    // cbindgen does not see what a macro defines.
-    out.replace("    Metrics values;\n", &Metrics::FIELDS.iter().map(metric).collect::<String>()) + "\n"
+    out.replace("const mnnkv_int8 *int8;", "const struct mnnkv_int8 *int8;") + "\n"
 }
 
-fn metric(field: &Field) -> String {
-    let (member, comment) = (format!("    double {};", field.name), format!("{}: {}", field.unit, field.meaning));
-    let line = format!("{member:49}/// {comment}\n");
-    if line.len() <= 117 { line.replace("///", "///<") } else { format!("    /// {comment}\n{member}\n") }
+/// Names, units and meanings of numbers in a report, as comment lines.
+fn list(fields: &[Field]) -> String {
+    let width = fields.iter().map(|field| field.name.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for Field { name, unit, meaning } in fields {
+        let mut line = format!("//   {name:width$}  {unit:6} ");
+        let indent = line.len() - "//".len();
+        for word in meaning.split(' ') {
+            if line.len() + word.len() > 124 {
+                writeln!(out, "{line}").unwrap();
+                line = format!("//{:indent$}", "");
+            }
+            write!(line, " {word}").unwrap();
+        }
+        writeln!(out, "{line}").unwrap();
+    }
+    out
 }

@@ -197,7 +197,6 @@ static void run_a_session(const mnnkv_layout* layout) {
         " \"kv_lossless_async_threads\": 0, \"kv_h2o_nonsense\": 1}";
     mnnkv_session* session = NULL;
     mnnkv_cache cache;
-    mnnkv_metrics metrics;
     int32_t pairs[32];
     const int32_t rollback[2] = {0, 120};
     uint32_t logical = 0, physical = 0;
@@ -230,8 +229,6 @@ static void run_a_session(const mnnkv_layout* layout) {
     cache.layout = layout;
     cache.key = key;
     cache.value = value;
-    memset(&metrics, 0, sizeof metrics);
-    metrics.struct_size = (uint32_t)sizeof metrics;
 
     memset(&options, 0, sizeof options);
     options.struct_size = (uint32_t)sizeof options;
@@ -241,8 +238,8 @@ static void run_a_session(const mnnkv_layout* layout) {
     options.config_json = config;
     options.config_len = sizeof config - 1;
     check("session", mnnkv_session_create(&options, &session));
-    expect("room for the warning", mnnkv_session_warnings(session, NULL, 0, &len) == MNNKV_BUFFER_TOO_SMALL);
-    check("warnings", mnnkv_session_warnings(session, text, sizeof text, &len));
+    expect("room for a report", mnnkv_session_report(session, NULL, 0, &len) == MNNKV_BUFFER_TOO_SMALL);
+    check("a report", mnnkv_session_report(session, text, sizeof text, &len));
     expect("the unknown key", strstr(text, "kv_h2o_nonsense") != NULL && len == strlen(text) + 1);
 
     session_step(session, &cache, 120);
@@ -267,12 +264,9 @@ static void run_a_session(const mnnkv_layout* layout) {
     check("ignored sums", mnnkv_session_block_sums(session, 0, 0, &sums));
     check("a step without attention", mnnkv_session_end(session, 0, 0, 0, &cache));
 
-    check("metrics", mnnkv_session_metrics(session, MNNKV_ALL_LAYERS, &metrics));
-    expect("what was measured", metrics.h2o_total_evict_tokens > 0 && metrics.h2o_lossless_ratio > 1);
-    expect("what was not", metrics.h2o_lossless_async_queue_peak != metrics.h2o_lossless_async_queue_peak);
-    check("metrics of a layer", mnnkv_session_metrics(session, 0, &metrics));
-    check("JSON", mnnkv_session_metrics_json(session, text, sizeof text, &len));
-    expect("a name in it", strstr(text, "\"h2o_total_evict_tokens\":") != NULL && len == strlen(text) + 1);
+    check("a report", mnnkv_session_report(session, text, sizeof text, &len));
+    expect("what was measured", strstr(text, "\"h2o_total_evict_tokens\":") != NULL && len == strlen(text) + 1);
+    expect("what was not", strstr(text, "\"h2o_lossless_async_queue_peak\":") == NULL);
     check("reset", mnnkv_session_reset(session, MNNKV_ALL_LAYERS));
     check("lengths", mnnkv_session_lengths(session, 0, &logical, &physical));
     expect("nothing is left", logical == 0 && physical == 0);

@@ -71,11 +71,11 @@ Result measure(const Run& run, const Chat& chat) {
     std::sort(times.begin(), times.end());
     result.median_ms = times[times.size() / 2] * 1e3;
     result.slowest_ms = times.back() * 1e3;
-    const mnnkv_memory_stats memory = host.session().memory();
-    const double evicted = run.evicts ? host.session().metrics().h2o_total_evict_tokens : 0;
-    result.lost = (double(memory.dropped_tokens) + evicted) / Chat::layers;
-    result.in_file = double(memory.file_tokens) / Chat::layers;
-    result.outlook = host.session().outlook();
+    const std::string report = host.session().report(), memory = mnnkv_host::json_member(report, "memory");
+    const double evicted = mnnkv_host::json_number_of(report, "h2o_total_evict_tokens");
+    result.lost = (mnnkv_host::json_number_of(memory, "dropped_tokens") + evicted) / Chat::layers;
+    result.in_file = mnnkv_host::json_number_of(memory, "file_tokens") / Chat::layers;
+    (void)mnnkv_host::json_text(mnnkv_host::json_member(report, "does"), result.outlook);
     return result;
 }
 

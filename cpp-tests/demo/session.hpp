@@ -5,6 +5,8 @@
 
 #include "packed_cache.hpp"
 
+#include "mnnkv_json.hpp"
+
 #include <string>
 #include <vector>
 
@@ -85,27 +87,11 @@ public:
         }
     }
 
-    mnnkv_memory_stats memory() const {
-        mnnkv_memory_stats stats = mnnkv::make<mnnkv_memory_stats>();
-        if (on()) {
-            require(session_.memory(stats), "memory");
-        }
-        return stats;
-    }
-
-    mnnkv_metrics metrics() const {
-        mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-        if (on()) {
-            require(session_.metrics(metrics), "metrics");
-        }
-        return metrics;
-    }
-
-    /// What the config does, one line.
-    std::string outlook() const {
+    /// What the config does, warnings and numbers as JSON (mnnkv/report.h); "" without mnn-kv.
+    std::string report() const {
         std::string text;
         if (on()) {
-            require(session_.outlook(text), "outlook");
+            require(session_.report(text), "report");
         }
         return text;
     }

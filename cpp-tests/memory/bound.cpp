@@ -8,6 +8,7 @@
 #ifdef __linux__
 
 #include "mnnkv.hpp"
+#include "mnnkv_json.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -307,10 +308,11 @@ public:
         budget = to;
     }
 
-    mnnkv_memory_stats memory() const {
-        mnnkv_memory_stats stats;
-        OK(session_.memory(stats));
-        return stats;
+    /// "memory" of the report.
+    std::string memory() const {
+        std::string text;
+        OK(session_.report(text));
+        return mnnkv_host::json_member(text, "memory");
     }
 
     double resident() const {
@@ -358,12 +360,12 @@ struct Watch {
         double raw = 0, blocks = 0, working = 0, buffers = 0;
         std::string states;
         for (const std::unique_ptr<Host>& host : hosts) {
-            const mnnkv_memory_stats stats = host->memory();
-            raw += double(stats.raw_bytes);
-            blocks += double(stats.block_bytes);
-            working += double(stats.working_bytes);
+            const std::string stats = host->memory();
+            raw += mnnkv_host::json_number_of(stats, "raw_bytes");
+            blocks += mnnkv_host::json_number_of(stats, "block_bytes");
+            working += mnnkv_host::json_number_of(stats, "working_bytes");
             buffers += host->resident();
-            states += std::to_string(stats.state) + "/" + std::to_string(host->logical) + "/" +
+            states += mnnkv_host::json_member(stats, "state") + "/" + std::to_string(host->logical) + "/" +
                       std::to_string(static_cast<long>(host->budget / 1e3)) + "k ";
         }
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
@@ -448,7 +450,7 @@ int main(int argc, char** argv) {
     long over_steps = 0;
     const auto leave = [&] {
         for (const std::unique_ptr<Host>& host : hosts) {
-            over_steps += static_cast<long>(host->memory().over_steps);
+            over_steps += static_cast<long>(mnnkv_host::json_number_of(host->memory(), "over_steps"));
         }
         hosts.clear();
     };

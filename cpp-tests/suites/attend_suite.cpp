@@ -23,10 +23,11 @@ TEST(Attend, EveryTokenIsAttendedToOnAnyNumberOfThreads) {
         tokens += rows;
         EXPECT_LT(chat.distance(), rounding) << "step " << at;
     }
-    const mnnkv_metrics metrics = metrics_of(chat.session, 0);
-    EXPECT_EQ(metrics.quant_tokens, metrics.quant_block_count * block);
-    EXPECT_EQ(tokens, metrics.quant_tokens + chat.cache(0).kv_len);
-    EXPECT_LT(metrics.quant_bytes, metrics.quant_tokens * kv_heads * dims * 2 * 4 * 0.22) << "of f32";
+    const session_report now = report_of(chat.session);
+    const double quantised = now.layer(0, "quant_tokens");
+    EXPECT_EQ(quantised, now.layer(0, "quant_block_count") * block);
+    EXPECT_EQ(tokens, quantised + chat.cache(0).kv_len);
+    EXPECT_LT(now.layer(0, "quant_bytes"), quantised * kv_heads * dims * 2 * 4 * 0.22) << "of f32";
 }
 
 TEST(Attend, LayersThatDoNotAttendAreTold) {
@@ -36,8 +37,7 @@ TEST(Attend, LayersThatDoNotAttendAreTold) {
     mnnkv_step begun = mnnkv::make<mnnkv_step>();
     ASSERT_TRUE(ok(other.begin(0, empty, begun).code()));
     EXPECT_EQ(begun.attends, 0u) << "the host has not said that it attends";
-    std::string warnings;
-    ASSERT_TRUE(ok(other.warnings(warnings).code()));
+    const std::string warnings = report_of(other).warnings();
     EXPECT_NE(warnings.find("kv_quant has no effect"), std::string::npos) << warnings;
 }
 

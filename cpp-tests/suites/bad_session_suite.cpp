@@ -32,7 +32,7 @@ protected:
 
     void expect_all_refused(const std::vector<bad_call>& calls) {
         const std::uint32_t compressed = closed().compressed_tokens();
-        expect_refused(calls, number_, count_, metrics_, pairs_, text_);
+        expect_refused(calls, number_, count_, pairs_, text_);
         EXPECT_TRUE(closed().sound() && closed().booked());
         EXPECT_EQ(closed().compressed_tokens(), compressed);
         EXPECT_TRUE(books_of_open());
@@ -96,7 +96,6 @@ protected:
     const std::int32_t all_[2] = {0, 229};
     slot<std::uint32_t> number_;
     slot<std::size_t> count_;
-    slot<mnnkv_metrics> metrics_;
     slot<pair_room> pairs_;
     slot<text_room> text_;
 };
@@ -109,12 +108,11 @@ TEST_F(BadSession, PointersAreChecked) {
     char* const text = text_.get()->chars;
     std::uint32_t spare[2];
     std::size_t sizes[2];
-    mnnkv_metrics many[2] = {mnnkv::make<mnnkv_metrics>(), mnnkv::make<mnnkv_metrics>()};
     const std::int32_t four[4] = {0, 1, 2, 3};
     mnnkv_cache caches[2] = {cache, last};
     mnnkv_step step = mnnkv_step();
     expect_all_refused({
-        {bad, "session", [&] { return mnnkv_session_warnings(nullptr, text, 64, count_.get()); }},
+        {bad, "session", [&] { return mnnkv_session_report(nullptr, text, 64, count_.get()); }},
         {bad, "session", [&] { return mnnkv_session_reset(nullptr, 0); }},
         {bad, "session", [&] { return mnnkv_session_reset(nullptr, MNNKV_ALL_LAYERS); }},
         {bad, "session", [&] { return mnnkv_session_begin(nullptr, 0, &cache, nullptr); }},
@@ -123,9 +121,6 @@ TEST_F(BadSession, PointersAreChecked) {
         {bad, "session", [&] { return mnnkv_session_keep(nullptr, 0, all_, 1, &cache); }},
         {bad, "session", [&] { return mnnkv_session_lengths(nullptr, 0, number_.get(), &spare[0]); }},
         {bad, "session", [&] { return mnnkv_session_positions(nullptr, 0, pairs, 32, count_.get()); }},
-        {bad, "session", [&] { return mnnkv_session_metrics(nullptr, MNNKV_ALL_LAYERS, metrics_.get()); }},
-        {bad, "session", [&] { return mnnkv_session_metrics(nullptr, 0, metrics_.get()); }},
-        {bad, "session", [&] { return mnnkv_session_metrics_json(nullptr, text, 64, count_.get()); }},
         {bad, "cache", [&] { return mnnkv_session_begin(s, 0, nullptr, nullptr); }},
         {bad, "cache", [&] { return mnnkv_session_end(s, 1, 0, 2, nullptr); }},
         {bad, "cache", [&] { return mnnkv_session_keep(s, 0, all_, 1, nullptr); }},
@@ -141,14 +136,9 @@ TEST_F(BadSession, PointersAreChecked) {
         {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, pairs, SIZE_MAX, count_.get()); }},
         {bad, "n_pairs", [&] { return mnnkv_session_positions(s, 0, pairs, 32, nullptr); }},
         {bad, "n_pairs", [&] { return mnnkv_session_positions(s, 0, pairs, 32, misaligned(sizes)); }},
-        {bad, "text", [&] { return mnnkv_session_warnings(s, nullptr, 64, count_.get()); }},
-        {bad, "text", [&] { return mnnkv_session_warnings(s, text, SIZE_MAX, count_.get()); }},
-        {bad, "len", [&] { return mnnkv_session_warnings(s, text, 64, nullptr); }},
-        {bad, "text", [&] { return mnnkv_session_metrics_json(s, nullptr, 64, count_.get()); }},
-        {bad, "len", [&] { return mnnkv_session_metrics_json(s, text, 64, nullptr); }},
-        {bad, "metrics", [&] { return mnnkv_session_metrics(s, MNNKV_ALL_LAYERS, nullptr); }},
-        {bad, "metrics", [&] { return mnnkv_session_metrics(s, MNNKV_ALL_LAYERS, misaligned(&many[0])); }},
-        {bad, "metrics", [&] { return mnnkv_session_metrics(s, 0, nullptr); }},
+        {bad, "text", [&] { return mnnkv_session_report(s, nullptr, 64, count_.get()); }},
+        {bad, "text", [&] { return mnnkv_session_report(s, text, SIZE_MAX, count_.get()); }},
+        {bad, "len", [&] { return mnnkv_session_report(s, text, 64, nullptr); }},
         {bad, "pairs", [&] { return mnnkv_session_keep(s, 0, nullptr, 1, &cache); }},
         {bad, "pairs", [&] { return mnnkv_session_keep(s, 0, misaligned(four), 1, &cache); }},
         {bad, "pairs", [&] { return mnnkv_session_keep(s, 0, four, SIZE_MAX, &cache); }},
@@ -171,8 +161,6 @@ TEST_F(BadSession, LayersThatAreNotThereAreRefused) {
         };
         if (layer != MNNKV_ALL_LAYERS) {
             calls.push_back({bad, "layer", [&] { return mnnkv_session_reset(handle(), layer); }});
-            calls.push_back(
-                {bad, "layer", [&] { return mnnkv_session_metrics(handle(), layer, metrics_.get()); }});
         }
         expect_all_refused(calls);
     }
@@ -246,7 +234,7 @@ TEST_F(BadSession, PairsThatCannotBeAreRefused) {
 }
 
 TEST_F(BadSession, RoomThatIsTooSmallGivesTheLengthAndWritesNothingElse) {
-    std::size_t runs = 0, warnings = 0, metrics = 0;
+    std::size_t runs = 0, length = 0;
     std::int32_t two[3] = {77, 77, 77};
     char text[4] = {'x', 'x', 'x', 'x'};
     ASSERT_GE(closed().positions().size(), 4u) << "two runs";
@@ -256,21 +244,18 @@ TEST_F(BadSession, RoomThatIsTooSmallGivesTheLengthAndWritesNothingElse) {
         EXPECT_EQ(runs, closed().positions().size() / 2);
         EXPECT_TRUE(two[0] == 77 && two[1] == 77 && two[2] == 77);
         EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "cap", [&] {
-            return mnnkv_session_metrics_json(handle(), cap ? text : nullptr, 3 * cap, &metrics);
+            return mnnkv_session_report(handle(), cap ? text : nullptr, 3 * cap, &length);
         }));
-        EXPECT_GT(metrics, 100u);
+        EXPECT_GT(length, 100u);
         EXPECT_EQ(std::string(text, 4), "xxxx");
     }
-    EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "cap",
-                        [&] { return mnnkv_session_warnings(handle(), nullptr, 0, &warnings); }));
-    EXPECT_EQ(warnings, 1u) << "the zero";
     // Exactly the named room is enough, one byte less is not.
-    std::vector<char> exact(metrics);
-    EXPECT_TRUE(answers(mnnkv_session_metrics_json(handle(), exact.data(), metrics - 1, &metrics),
+    std::vector<char> exact(length);
+    EXPECT_TRUE(answers(mnnkv_session_report(handle(), exact.data(), length - 1, &length),
                         MNNKV_BUFFER_TOO_SMALL));
-    EXPECT_TRUE(ok(mnnkv_session_metrics_json(handle(), exact.data(), exact.size(), &metrics)));
+    EXPECT_TRUE(ok(mnnkv_session_report(handle(), exact.data(), exact.size(), &length)));
     EXPECT_EQ(exact.back(), 0);
-    EXPECT_EQ(std::strlen(exact.data()) + 1, metrics);
+    EXPECT_EQ(std::strlen(exact.data()) + 1, length);
 }
 
 TEST_F(BadSession, EndRefusesHeadsThatDoNotMatchAndMayBeRepeated) {

@@ -134,26 +134,16 @@ public:
 
     std::uint32_t length() const { return static_cast<std::uint32_t>(all_[0].size()); }
 
-    mnnkv_memory_stats memory() const {
-        mnnkv_memory_stats stats;
-        EXPECT_TRUE(ok(session.memory(stats).code()));
-        return stats;
-    }
-
-    std::string warnings() const {
-        std::string text;
-        EXPECT_TRUE(ok(session.warnings(text).code()));
-        return text;
-    }
+    double memory(const char* name) const { return report_of(session).memory(name); }
 
     /// The largest distance of the last step's last row from f64 over the numbers that blocks have, over all layers.
     double distance() {
         double most = 0;
+        const session_report now = report_of(session);
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             std::vector<numbers> tokens = all_[layer];
-            const mnnkv_metrics metrics = metrics_of(session, layer);
-            EXPECT_EQ(metrics.quant_unfit_block_count, 0);
-            const std::size_t quantised = static_cast<std::size_t>(metrics.quant_tokens);
+            EXPECT_EQ(now.layer(layer, "quant_unfit_block_count"), 0);
+            const std::size_t quantised = static_cast<std::size_t>(now.layer(layer, "quant_tokens"));
             for (std::size_t first = sink; first < sink + quantised; first += block) {
                 quantise(tokens, first);
             }

@@ -68,12 +68,12 @@ TEST_F(Chat, ParkedLayersGoOnWithEveryTokenUnderAnyConfig) {
                 EXPECT_EQ(park(layer).raw_bytes, 0u) << "it is parked already";
                 EXPECT_EQ(hosts_[layer]->compressed_tokens(), hosts_[layer]->length());
             }
-            EXPECT_GT(metrics_of(session_).h2o_parked_raw_bytes, metrics_of(session_).h2o_parked_bytes * 0.9);
+            EXPECT_GT(report_of(session_).number("h2o_parked_raw_bytes"), report_of(session_).number("h2o_parked_bytes") * 0.9);
             const std::int32_t len = static_cast<std::int32_t>(hosts_[0]->logical_length());
             EXPECT_TRUE(ok(hosts_[0]->keep({0, len - 3})));
             each([&](session_layer& host) { host.step(); });
         }
-        EXPECT_EQ(metrics_of(session_).h2o_parked_bytes, 0.0);
+        EXPECT_EQ(report_of(session_).number("h2o_parked_bytes"), 0.0);
     }
 }
 

@@ -128,15 +128,6 @@ TEST(OptionStruct, StatisticsAreWrittenAsFarAsTheCallerHasRoom) {
         [&](mnnkv_store_statistics* out) { return mnnkv_store_stats(store.get(), out); });
 }
 
-TEST(OptionStruct, MetricsAreWrittenAsFarAsTheCallerHasRoom) {
-    mnnkv::session session;
-    ASSERT_TRUE(ok(session.create(nullptr, 0, 2, 1).code()));
-    for (const std::uint32_t layer : {MNNKV_ALL_LAYERS, 1u}) {
-        check_output_sizes<mnnkv_metrics>(
-            [&](mnnkv_metrics* out) { return mnnkv_session_metrics(session.get(), layer, out); });
-    }
-}
-
 TEST(OptionStruct, PlansAreWrittenAsFarAsTheCallerHasRoom) {
     std::int32_t pairs[16];
     std::size_t n_pairs = 0;

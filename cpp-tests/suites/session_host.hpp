@@ -4,6 +4,7 @@
 #define MNNKV_TESTS_SESSION_HOST_HPP
 
 #include "cache_host.hpp"
+#include "report.hpp"
 #include "score_tiles.hpp"
 
 #include <string>
@@ -13,9 +14,7 @@ namespace support {
 inline mnnkv::session made_session(const std::string& config, std::uint32_t layers, std::uint32_t lanes = 1) {
     mnnkv::session session;
     EXPECT_TRUE(ok(session.create(config.data(), config.size(), layers, lanes).code()));
-    std::string warnings;
-    EXPECT_TRUE(ok(session.warnings(warnings).code()));
-    EXPECT_EQ(warnings, "");
+    EXPECT_EQ(report_of(session).warnings(), "");
     return session;
 }
 
@@ -35,18 +34,6 @@ inline std::string storing(unsigned workers, const std::string& more = "") {
 
 inline std::string object(const std::string& a, const std::string& b = "") {
     return "{" + a + (b.empty() ? "" : ", " + b) + "}";
-}
-
-inline mnnkv_metrics metrics_of(const mnnkv::session& session) {
-    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-    EXPECT_TRUE(ok(session.metrics(metrics).code()));
-    return metrics;
-}
-
-inline mnnkv_metrics metrics_of(const mnnkv::session& session, std::uint32_t layer) {
-    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-    EXPECT_TRUE(ok(session.metrics(metrics, layer).code()));
-    return metrics;
 }
 
 class session_layer : public cache_host {

@@ -4,6 +4,7 @@
 
 #include "memory.hpp"
 #include "packed_model.hpp"
+#include "report.hpp"
 #include "score_tiles.hpp"
 
 #include <chrono>
@@ -99,11 +100,7 @@ protected:
         EXPECT_LE(most_above_, kv_bytes / 50 + allowed) << "2 % of " << kv_bytes << " and " << allowed;
     }
 
-    double metric(double mnnkv_metrics::*which) {
-        mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-        EXPECT_TRUE(ok(session_.metrics(metrics).code()));
-        return metrics.*which;
-    }
+    double metric(const char* name) { return report_of(session_).number(name); }
 
     dice random_;
     mnnkv_layout layout_;
@@ -127,9 +124,9 @@ TEST_F(ResidentHost, LosesSixtyPercentByEviction) {
     }
     const long all = static_cast<long>(appended_) * token_bytes, gone = -above_baseline();
     EXPECT_GE(gone, all * 60 / 100);
-    EXPECT_NEAR(metric(&mnnkv_metrics::h2o_lossy_ratio), 3.5, 0.3);
-    EXPECT_GE(metric(&mnnkv_metrics::h2o_released_bytes), static_cast<double>(gone) * 0.95);
-    EXPECT_LE(metric(&mnnkv_metrics::h2o_resident_saved_bytes), static_cast<double>(gone + allowance));
+    EXPECT_NEAR(metric("h2o_lossy_ratio"), 3.5, 0.3);
+    EXPECT_GE(metric("h2o_released_bytes"), static_cast<double>(gone) * 0.95);
+    EXPECT_LE(metric("h2o_resident_saved_bytes"), static_cast<double>(gone + allowance));
     expect_never_much_above();
 }
 
@@ -185,7 +182,7 @@ TEST_F(ResidentHost, TakesTheBytesOfQuantisedTokensAndLittleElse) {
     }
     const long raw = std::accumulate(kept_len_.begin(), kept_len_.end(), 0L) * token_bytes;
     EXPECT_LE(raw, some * 128 * token_bytes) << "the others are quantised";
-    const long resident = resident_bytes() - empty_ - raw, codes = static_cast<long>(metric(&mnnkv_metrics::quant_bytes));
+    const long resident = resident_bytes() - empty_ - raw, codes = static_cast<long>(metric("quant_bytes"));
     EXPECT_LE(resident, codes + codes / 50 + allowance);
 }
 
@@ -209,7 +206,7 @@ TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
     // The prompt is submitted a group of blocks a step, or as fast as the workers encode.
     const double cold = static_cast<double>(layers) * (prompt - hot) * token_bytes;
     // A busy machine takes long; there is room for 128 tokens, and steps without tokens count as well.
-    while (!(metric(&mnnkv_metrics::h2o_lossless_raw_bytes) >= cold) && steps_ < 4000) {  // at first it is absent
+    while (!(metric("h2o_lossless_raw_bytes") >= cold) && steps_ < 4000) {  // at first it is absent
         ASSERT_NO_FATAL_FAILURE(step_all(steps_ < 64 ? 1 : 0));
     }
     ASSERT_LT(steps_, 4000) << "cold tokens are never all compressed";
@@ -219,7 +216,7 @@ TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
         ASSERT_NO_FATAL_FAILURE(step_all(1));
         least = std::min(least, -above_baseline());
     }
-    const double ratio = metric(&mnnkv_metrics::h2o_lossless_ratio);
+    const double ratio = metric("h2o_lossless_ratio");
     const double promised = (1 - 1 / ratio - 0.03) * cold;
     EXPECT_GT(ratio, 1.2);
     EXPECT_GE(static_cast<double>(least),

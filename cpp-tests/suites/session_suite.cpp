@@ -56,8 +56,7 @@ TEST_P(SessionSteps, ReturnEveryByteAfterEveryBegin) {
             ASSERT_NO_FATAL_FAILURE(layer.step());
         }
     }
-    std::string warnings;
-    ASSERT_TRUE(ok(session.warnings(warnings).code()));
+    const std::string warnings = report_of(session).warnings();
     if (warnings.find("tokens are compressed once all of their page are cold") != std::string::npos) {
         EXPECT_EQ(layers[0].compressed_tokens(), 0u) << "a page of V has more tokens than the chat";
         return;
@@ -69,10 +68,10 @@ TEST_P(SessionSteps, ReturnEveryByteAfterEveryBegin) {
     for (session_layer& layer : layers) {
         EXPECT_TRUE(ok(layer.begin())) << "which compares every byte";
     }
-    const mnnkv_metrics metrics = metrics_of(session);
-    EXPECT_GT(metrics.h2o_lossless_ratio, 1.0);
-    EXPECT_GT(metrics.h2o_lossless_restored_blocks, 0.0);
-    EXPECT_EQ(metrics.h2o_lossless_fallback_count, 0.0);
+    const session_report now = report_of(session);
+    EXPECT_GT(now.number("h2o_lossless_ratio"), 1.0);
+    EXPECT_GT(now.number("h2o_lossless_restored_blocks"), 0.0);
+    EXPECT_EQ(now.number("h2o_lossless_fallback_count"), 0.0);
 }
 
 TEST_P(SessionSteps, EvictTokensAndKeepTheOthersWhereTheySay) {
@@ -95,10 +94,9 @@ TEST_P(SessionSteps, EvictTokensAndKeepTheOthersWhereTheySay) {
             EXPECT_TRUE(layer.has(kept)) << "token " << kept << " is protected, or looked at most";
         }
     }
-    const mnnkv_metrics metrics = metrics_of(session);
-    EXPECT_EQ(metrics.h2o_total_evict_tokens,
-              metrics.h2o_logical_tokens - metrics.h2o_physical_tokens);
-    EXPECT_NEAR(metrics.h2o_lossy_ratio, 2.0, 0.35);
+    const session_report now = report_of(session);
+    EXPECT_EQ(now.number("h2o_total_evict_tokens"), now.number("h2o_logical_tokens") - now.number("h2o_physical_tokens"));
+    EXPECT_NEAR(now.number("h2o_lossy_ratio"), 2.0, 0.35);
 }
 
 TEST_P(SessionSteps, TakeASecondPromptAndEditsOfTheHistory) {
@@ -119,7 +117,7 @@ TEST_P(SessionSteps, TakeASecondPromptAndEditsOfTheHistory) {
         EXPECT_TRUE(layer.sound());
         EXPECT_EQ(layer.logical_length(), static_cast<std::uint32_t>(length - 14));
     }
-    EXPECT_GT(metrics_of(session).h2o_total_evict_tokens, 0.0);
+    EXPECT_GT(report_of(session).number("h2o_total_evict_tokens"), 0.0);
     EXPECT_TRUE(ok(layer.begin()));
 }
 
@@ -225,7 +223,6 @@ TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
     std::string text = "left over";
     mnnkv_step step = mnnkv::make<mnnkv_step>();
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
-    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
     const mnnkv_block_sums sums = mnnkv::make<mnnkv_block_sums>();
     const mnnkv::status all[] = {third.reset_layer(0),
                                  third.reset_all(),
@@ -238,12 +235,7 @@ TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
                                  third.keep(0, nullptr, 0, cache),
                                  third.lengths(0, logical, physical),
                                  third.positions(0, nullptr, 0, n),
-                                 third.metrics(metrics),
-                                 third.metrics(metrics, 0),
-                                 third.warnings(text),
-                                 third.metrics_json(text),
-                                 third.warnings(nullptr, 0, n),
-                                 third.metrics_json(nullptr, 0, n)};
+                                 third.report(text)};
     for (const mnnkv::status& status : all) {
         EXPECT_EQ(status.code(), MNNKV_INVALID_ARGUMENT);
     }

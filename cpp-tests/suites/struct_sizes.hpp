@@ -18,7 +18,6 @@ constexpr std::size_t first_size(const mnnkv_store_config*) { return 32; }
 constexpr std::size_t first_size(const mnnkv_store_statistics*) { return 128; }
 #endif
 constexpr std::size_t first_size(const mnnkv_session_options*) { return offsetof(mnnkv_session_options, attends); }
-constexpr std::size_t first_size(const mnnkv_metrics*) { return offsetof(mnnkv_metrics, h2o_unscored_plan_count); }
 
 /// Tries one struct in all sizes; `call` passes it to a function and must succeed with the good one. `oldest`: its size
 /// in the first header that had it.

@@ -33,6 +33,23 @@ inline void must(mnnkv::status status) { must(static_cast<bool>(status), status.
 
 namespace {
 
+#if STEP >= 2
+/// What the session does, warns of and has counted.
+std::string report(Engine& engine) {
+    std::string text;
+    must(static_cast<bool>(engine.session().report(text)), "mnnkv_session_report");
+    return text;
+}
+
+/// A number of the report, of all layers together, which come first.
+double number(Engine& engine, const std::string& name) {
+    const std::string text = report(engine), key = "\"" + name + "\":";
+    const std::size_t at = text.find(key);
+    must(at != std::string::npos, "no " + name + " in " + text);
+    return std::strtod(text.c_str() + at + key.size(), nullptr);
+}
+#endif
+
 /// A made-up text, in which phrases come again.
 Tokens story(std::uint32_t length, std::uint64_t seed) {
     Numbers numbers(seed);
@@ -79,9 +96,8 @@ void print(const char* name, Engine& engine, const Tokens& said) {
     std::printf("%s: %zu tokens in the chat, %u in the last cache, %zu KiB of caches in memory", name,
                 engine.chat.size(), engine.cache(layers - 1).length, engine.resident() / 1024);
 #if STEP >= 3
-    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-    if (engine.session() && engine.session().metrics(metrics)) {
-        std::printf(", %.0f KiB saved, the library's own memory deducted", metrics.h2o_resident_saved_bytes / 1024);
+    if (engine.session()) {
+        std::printf(", %.0f KiB saved, the library's own memory deducted", number(engine, "h2o_resident_saved_bytes") / 1024);
     }
 #endif
     std::printf("\n");
@@ -118,18 +134,14 @@ void is_near(Engine& exact, Engine& host) {
 
 /// All tokens of the chat are there, few of them raw. The others take at most such a share of their bf16.
 void is_small(Engine& host, double share) {
-    double bytes = 0, raw = 0, tokens = 0;
+    const double bytes = number(host, "quant_bytes"), tokens = number(host, "quant_tokens");
+    double raw = 0;
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
-        mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-        must(static_cast<bool>(host.session().metrics(metrics, layer)), "mnnkv_session_metrics");
-        must(metrics.quant_tokens + host.cache(layer).length == static_cast<double>(host.chat.size()),
-             "a token is missing");
-        must(metrics.quant_unfit_block_count == 0 && metrics.quant_failure_count == 0, "tokens stayed raw");
         must(host.cache(layer).view().layout->max_tokens <= 256, "a cache has grown");
-        bytes += metrics.quant_bytes;
         raw += host.cache(layer).length;
-        tokens += metrics.quant_tokens;
     }
+    must(tokens + raw == static_cast<double>(host.chat.size() * layers), "a token is missing");
+    must(number(host, "quant_unfit_block_count") + number(host, "quant_failure_count") == 0, "tokens stayed raw");
     const double whole = tokens * kv_heads * dims * 2 * sizeof(Word);
     std::printf("of %zu tokens a layer has %u in 8 and 4 bits, which take %.2f of bf16, and %u in its cache\n",
                 host.chat.size(), static_cast<unsigned>(tokens / layers), bytes / whole,
@@ -193,12 +205,10 @@ int main(int argc, char** argv) {
         must(engine->read(story(1000, 1)), engine->error);
     }
     is_near(whole, bounded);
-    mnnkv_memory_stats stats = mnnkv::make<mnnkv_memory_stats>();
-    must(bounded.session().memory(stats));
-    std::printf("%.2f MB of %.2f, state %u; raw up to %u tokens, in 8 and 4 bits up to %u\n",
-                static_cast<double>(stats.bytes) / 1e6, static_cast<double>(stats.budget_bytes) / 1e6, stats.state,
-                static_cast<unsigned>(stats.raw_tokens), static_cast<unsigned>(stats.quantised_tokens));
-    require(stats.bytes <= 2000000 && stats.state == MNNKV_MEMORY_QUANTISED, "a budget holds");
+    std::printf("%.2f MB of %.2f; raw up to %.0f tokens, in 8 and 4 bits up to %.0f\n", number(bounded, "bytes") / 1e6,
+                number(bounded, "budget_bytes") / 1e6, number(bounded, "raw_tokens"), number(bounded, "quantised_tokens"));
+    const bool is_quantised = report(bounded).find("\"state\":\"quantised\"") != std::string::npos;
+    require(number(bounded, "bytes") <= 2000000 && is_quantised, "a budget holds");
     Engine refused(model, R"({"kv_memory_bytes": 1000})");
     Engine again(model);
     require(conversation(refused, false) == conversation(again, false) && !refused.session(),

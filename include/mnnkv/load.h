@@ -168,8 +168,6 @@ static struct mnnkv_functions {
     mnnkv_status (*layout_check)(const mnnkv_layout *layout, uint64_t *key_bytes, uint64_t *value_bytes);
     mnnkv_status (*session_create)(const mnnkv_session_options *options, mnnkv_session **out);
     void (*session_destroy)(mnnkv_session *session);
-    mnnkv_status (*session_outlook)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
-    mnnkv_status (*session_warnings)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
     mnnkv_status (*session_begin)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache, mnnkv_step *step);
     mnnkv_status (*session_end)(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache);
     mnnkv_status (*session_abort)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
@@ -179,10 +177,8 @@ static struct mnnkv_functions {
     mnnkv_status (*session_lengths)(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
     mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap, size_t *n_pairs);
     mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend);
-    mnnkv_status (*session_memory)(const mnnkv_session *session, mnnkv_memory_stats *stats);
     mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
-    mnnkv_status (*session_metrics)(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
-    mnnkv_status (*session_metrics_json)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+    mnnkv_status (*session_report)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
     mnnkv_status (*session_block_sums)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums);
     mnnkv_status (*session_park)(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, mnnkv_parked *parked);
     mnnkv_status (*session_interrupt)(const mnnkv_session *session, uint32_t interrupted);
@@ -222,8 +218,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_layout_check",
     "mnnkv_session_create",
     "mnnkv_session_destroy",
-    "mnnkv_session_outlook",
-    "mnnkv_session_warnings",
     "mnnkv_session_begin",
     "mnnkv_session_end",
     "mnnkv_session_abort",
@@ -233,10 +227,8 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_lengths",
     "mnnkv_session_positions",
     "mnnkv_session_attend",
-    "mnnkv_session_memory",
     "mnnkv_session_trim",
-    "mnnkv_session_metrics",
-    "mnnkv_session_metrics_json",
+    "mnnkv_session_report",
     "mnnkv_session_block_sums",
     "mnnkv_session_park",
     "mnnkv_session_interrupt",
@@ -301,14 +293,6 @@ MNNKV_LOAD_HIDDEN void mnnkv_session_destroy(mnnkv_session *session) {
     }
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_outlook(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
-    return mnnkv_loaded.session_outlook ? mnnkv_loaded.session_outlook(session, text, cap, len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
-    return mnnkv_loaded.session_warnings ? mnnkv_loaded.session_warnings(session, text, cap, len) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache, mnnkv_step *step) {
     return mnnkv_loaded.session_begin ? mnnkv_loaded.session_begin(session, layer, cache, step) : MNNKV_UNSUPPORTED;
 }
@@ -345,20 +329,12 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend(const mnnkv_session *session
     return mnnkv_loaded.session_attend ? mnnkv_loaded.session_attend(session, layer, part, parts, cache, attend) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_stats *stats) {
-    return mnnkv_loaded.session_memory ? mnnkv_loaded.session_memory(session, stats) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_trim(mnnkv_session *session, uint64_t bytes, uint64_t *in_use) {
     return mnnkv_loaded.session_trim ? mnnkv_loaded.session_trim(session, bytes, in_use) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics) {
-    return mnnkv_loaded.session_metrics ? mnnkv_loaded.session_metrics(session, layer, metrics) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
-    return mnnkv_loaded.session_metrics_json ? mnnkv_loaded.session_metrics_json(session, text, cap, len) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_report(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
+    return mnnkv_loaded.session_report ? mnnkv_loaded.session_report(session, text, cap, len) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_block_sums(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums) {

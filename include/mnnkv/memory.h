@@ -20,7 +20,7 @@ extern "C" {
 // after a prompt calls begin and end without tokens. Working memory of attention is freed after a step where it takes more than
 // an eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. The host calls
 // mnnkv_session_attend where mnnkv_step::attends is 1 (attend.h).
-// Sessions share no budget, and no file.
+// Sessions share no budget, and no file. mnnkv_session_report (report.h) has what one takes.
 // States of a layer, the mildest first:
 //
 //   raw         all tokens are in the host's cache, and the host attends. They take at most half of the budget: a host that
@@ -41,7 +41,7 @@ extern "C" {
 //
 // kv_memory_file is scratch of one session: made by mnnkv_session_create, locked, and removed by
 // mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced. Any other file that exists, and a
-// symbolic link, is left alone: blocks are then dropped, which mnnkv_session_warnings reports at once, as it later does a full
+// symbolic link, is left alone: blocks are then dropped, which a warning says at once, and later one of a full
 // disk. A host with a limit of file sizes (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that
 // of the working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
 // attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,
@@ -49,62 +49,6 @@ extern "C" {
 // quantised, in eight steps of single tokens, in about 0.06 ms a step for each MB of the budget, or in one step of a prompt; and
 // the step in which the first blocks go to the file chooses the directions of sketches, in about 2 ms for each KV head of 128 dims. A prompt usually contains both steps. The file is
 // not encrypted and has default permissions: give it a private folder that is not backed up.
-
-/// mnnkv_memory_stats::state: all tokens are raw.
-#define MNNKV_MEMORY_RAW 0
-/// Some are in 8 and 4 bits.
-#define MNNKV_MEMORY_QUANTISED 1
-/// Some are only in the file.
-#define MNNKV_MEMORY_FILE 2
-/// Some were dropped.
-#define MNNKV_MEMORY_DROPPING 3
-
-/// The memory of a session's caches: bytes as of now, counts since create. Not counted: lists of the session and what threads and
-/// the allocator keep, some 2 MB in all.
-typedef struct mnnkv_memory_stats {
-    uint32_t struct_size;
-    /// MNNKV_MEMORY_*: the furthest of any layer now; DROPPING until its reset.
-    uint32_t state;
-    /// The budget; 0 = none.
-    uint64_t budget_bytes;
-    /// Tokens of a chat that the budget holds at least, raw, in half of it, and in 8 and 4 bits, with steps of one token,
-    /// working memory of 512 KiB and layers like the first; 0 before the first begin. The raw tokens of a step are of the same
-    /// share: with long chunks a small budget holds fewer.
-    uint64_t raw_tokens;
-    uint64_t quantised_tokens;
-    /// raw_bytes + block_bytes + working_bytes.
-    uint64_t bytes;
-    /// Raw tokens in the host's buffers, with the padding of their layout; of a layer that was loaded, those that its
-    /// next begin writes there, without padding.
-    uint64_t raw_bytes;
-    /// Blocks, and what is known of those in the file.
-    uint64_t block_bytes;
-    /// Working memory of begin and attend.
-    uint64_t working_bytes;
-    /// Length of the file.
-    uint64_t file_bytes;
-    /// Tokens that are only in the file, and that were dropped since the resets, over all layers. A token of one of n KV heads
-    /// counts 1 / n.
-    uint64_t file_tokens;
-    uint64_t dropped_tokens;
-    /// Heads of blocks that steps have read from the file, that came too late for a step, and that came back to stay.
-    uint64_t reads;
-    uint64_t late_reads;
-    uint64_t returned;
-    /// Bytes written to the file; writes that failed, or had no room in kv_memory_file_mb, and reads that failed; heads of blocks
-    /// that the file had no more.
-    uint64_t written_bytes;
-    uint64_t failed_writes;
-    uint64_t failed_reads;
-    uint64_t lost;
-    /// Steps of up to 16 tokens that ended above the share of their layer; a chunk of more may exceed it.
-    uint64_t over_steps;
-    /// Nanoseconds that attending threads waited for the file.
-    uint64_t wait_ns;
-} mnnkv_memory_stats;
-
-/// Reads the memory of a session's caches. Any thread.
-mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_stats *stats);
 
 /// Sets the budget to `bytes`, or the least that the model may have if that is more, from now on, for a system that is short
 /// of memory (onTrimMemory and its like), and lets blocks go to the file, or be dropped, until it holds. Layers with an open step, and

@@ -57,7 +57,7 @@ typedef struct mnnkv_session_options {
     const char *defaults_json;
     size_t defaults_len;
     /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget have no effect, and
-    /// a warning says so.
+    /// a warning says so (report.h).
     uint32_t attends;
     uint32_t reserved;
 } mnnkv_session_options;
@@ -69,19 +69,6 @@ mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_se
 
 /// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost.
 void mnnkv_session_destroy(mnnkv_session *session);
-
-/// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...". From the first
-/// begin on it has lengths that a budget holds at least: "at most 64 MB: tokens are raw up to 1,361, then ...".
-mnnkv_status mnnkv_session_outlook(const mnnkv_session *session,
-                                   char *text,
-                                   size_t cap,
-                                   size_t *len);
-
-/// Writes the warnings about the config, one sentence per line: unknown keys that begin as ours or are nearly one of
-/// ours (docs/config.md), keys without effect; "" if all is well.
-/// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens is
-/// exceeded.
-mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------
 

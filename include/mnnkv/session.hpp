@@ -6,9 +6,9 @@
 #include "attend.h"
 #include "base.hpp"
 #include "memory.h"
-#include "metrics.h"
 #include "park.h"
 #include "policy.h"
+#include "report.h"
 #include "scores.h"
 #include "session.h"
 
@@ -75,11 +75,6 @@ public:
         return mnnkv_session_attend(handle_, layer, part, parts, &cache, &step);
     }
 
-    /// mnnkv_session_memory
-    status memory(mnnkv_memory_stats& stats) const noexcept {
-        return detail::get(stats, [this](mnnkv_memory_stats* to) { return mnnkv_session_memory(handle_, to); });
-    }
-
     /// mnnkv_session_trim
     status trim(std::uint64_t bytes, std::uint64_t* in_use = nullptr) noexcept {
         return mnnkv_session_trim(handle_, bytes, in_use);
@@ -122,42 +117,11 @@ public:
         return mnnkv_session_positions(handle_, layer, pairs, pairs_cap, &n_pairs);
     }
 
-    /// mnnkv_session_metrics
-    status metrics(mnnkv_metrics& out, std::uint32_t layer = MNNKV_ALL_LAYERS) const noexcept {
-        return detail::get(out, [this, layer](mnnkv_metrics* to) { return mnnkv_session_metrics(handle_, layer, to); });
-    }
-
-    /// mnnkv_session_outlook into a std::string, or a type with resize() and contiguous chars. Empty on failure.
+    /// mnnkv_session_report into a std::string, or a type with resize() and contiguous chars. Empty on failure.
     template <class Text>
-    status outlook(Text& text) const {
+    status report(Text& text) const {
         return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
-            return mnnkv_session_outlook(handle_, to, cap, len);
-        });
-    }
-
-    /// mnnkv_session_warnings
-    status warnings(char* text, std::size_t cap, std::size_t& len) const noexcept {
-        return mnnkv_session_warnings(handle_, text, cap, &len);
-    }
-
-    /// mnnkv_session_metrics_json
-    status metrics_json(char* text, std::size_t cap, std::size_t& len) const noexcept {
-        return mnnkv_session_metrics_json(handle_, text, cap, &len);
-    }
-
-    /// mnnkv_session_warnings, likewise.
-    template <class Text>
-    status warnings(Text& text) const {
-        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
-            return mnnkv_session_warnings(handle_, to, cap, len);
-        });
-    }
-
-    /// mnnkv_session_metrics_json, likewise.
-    template <class Text>
-    status metrics_json(Text& text) const {
-        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
-            return mnnkv_session_metrics_json(handle_, to, cap, len);
+            return mnnkv_session_report(handle_, to, cap, len);
         });
     }
 };

@@ -1,4 +1,4 @@
-// Columns of a benchmark's table, read from the metrics as mnnkv_session_metrics_json writes them. Needs no library.
+// Columns of a benchmark's table, read from the metrics of a report (mnnkv_session_report). Needs no library.
 
 #ifndef MNNKV_COLUMNS_HPP
 #define MNNKV_COLUMNS_HPP

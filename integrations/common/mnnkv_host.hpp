@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,7 +40,7 @@ struct model_config {
     bool logs = false;
     /// The engine calls layer_session::attend where layer_session::attends.
     bool attends = false;
-    /// Text of the engine, appended to the line of mnnkv_session_outlook; may be empty.
+    /// Text of the engine, appended to the line "does" of mnnkv_session_report; may be empty.
     std::string also;
     /// Prints one line, given without a newline; NULL: nothing is printed.
     void (*print)(const char* line) = nullptr;
@@ -57,8 +56,7 @@ public:
         if (!make(config)) {
             return;
         }
-        mnnkv_memory_stats memory = mnnkv_memory_stats();
-        if (!session.memory(memory) || memory.budget_bytes == 0) {
+        if (memory("budget_bytes") == 0) {
             say_outlook();
         }
         print_warnings(config.json);
@@ -91,13 +89,18 @@ public:
         }
     }
 
-    /// The metrics as mnnkv_session_metrics_json writes them; "" without a session.
-    std::string metrics() const {
+    /// What mnnkv_session_report writes; "" without a session.
+    std::string report() const {
         std::string text;
         if (session) {
-            (void)session.metrics_json(text);
+            (void)session.report(text);
         }
         return text;
+    }
+
+    /// A number of "memory" in the report; 0 without a budget.
+    std::uint64_t memory(const std::string& name) const {
+        return static_cast<std::uint64_t>(json_number_of(json_member(report(), "memory"), name));
     }
 
     /// Buffers of caches were freed or replaced since the last forward.
@@ -162,7 +165,7 @@ private:
         if (!is_said_) {
             is_said_ = true;
             std::string outlook;
-            (void)session.outlook(outlook);
+            (void)json_text(json_member(report(), "does"), outlook);
             say(outlook + also_);
         }
     }
@@ -182,12 +185,10 @@ private:
     }
 
     std::vector<std::string> warnings() const {
-        std::string text;
-        (void)session.warnings(text);
-        std::istringstream given(text);
         std::vector<std::string> lines;
-        for (std::string line; std::getline(given, line);) {
-            lines.push_back(line);
+        for (const std::string& item : json_items(json_member(report(), "warnings"))) {
+            lines.emplace_back();
+            (void)json_text(item, lines.back());
         }
         return lines;
     }

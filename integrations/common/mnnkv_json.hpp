@@ -68,6 +68,40 @@ inline std::vector<std::pair<std::string, std::string>> json_members(const std::
     return members;
 }
 
+/// The value of a member as it stands there; "" where there is none.
+inline std::string json_member(const std::string& object, const std::string& name) {
+    for (const auto& member : json_members(object)) {
+        if (member.first == name) {
+            return member.second;
+        }
+    }
+    return std::string();
+}
+
+/// The values of a list as they stand there. Reads any text; the values are right for well-formed JSON.
+inline std::vector<std::string> json_items(const std::string& list) {
+    std::vector<std::string> items;
+    int depth = 0;
+    bool quoted = false;
+    std::size_t from = 0;
+    for (std::size_t at = 0; at < list.size(); ++at) {
+        const char c = list[at];
+        if (json_in_string(c, at, quoted)) {
+            continue;
+        }
+        if (depth == 1 && (c == ',' || c == ']')) {
+            const std::string item = json_trimmed(list, from, at);
+            if (!item.empty()) {
+                items.push_back(item);
+            }
+            from = at + 1;
+        }
+        depth += json_nesting(c);
+        from = depth == 1 && c == '[' ? at + 1 : from;
+    }
+    return items;
+}
+
 /// Whether a text without blanks around it is one object: nothing follows the brace that closes the first.
 inline bool json_is_one_object(const std::string& text) {
     int depth = 0;
@@ -166,6 +200,14 @@ inline bool json_number(const std::string& text, double& number) {
                            given >> read && given.eof() && read >= 0 && read <= 1e9;
     number = is_number ? read : number;
     return is_number;
+}
+
+/// The number of a member; `absent` where there is none. The locale of the program has no effect.
+inline double json_number_of(const std::string& object, const std::string& name, double absent = 0) {
+    std::istringstream given(json_member(object, name));
+    given.imbue(std::locale::classic());
+    double number = 0;
+    return given >> number ? number : absent;
 }
 
 /// A number as JSON has it, as printf's %g with `digits` digits. The locale of the program has no effect.

@@ -302,8 +302,8 @@ private:
             }
             own.model = made;
             mnnkv_host::model_session* const session = made.get();
-            own.metrics = [session] { return session->metrics(); };
-            own.raw_tokens = [session] { return raw_tokens_of(*session); };
+            own.metrics = [session] { return session->report(); };
+            own.raw_tokens = [session] { return session->memory("raw_tokens"); };
             own.trim = [session](std::uint64_t bytes) { return session->session.trim(bytes).message(); };
         } else if (!own.keeps_tokens() && (own.dump_folder.empty() || own.required)) {
             const std::string refusal = mnnkv_host::model_session::check(session_config(own, layers_of(meta), 1));
@@ -333,14 +333,9 @@ private:
 
     static bool dumps(const host& own) { return own.has_library && !own.dump_folder.empty(); }
 
-    static std::uint64_t raw_tokens_of(const mnnkv_host::model_session& of) {
-        mnnkv_memory_stats memory = mnnkv::make<mnnkv_memory_stats>();
-        return of.session.memory(memory) ? memory.raw_tokens : 0;
-    }
-
     /// Says once that a chunk of the config is a large part of its budget.
     void check_chunk() {
-        const std::uint64_t chunk = host_->chunk, raw = host_->bounds ? raw_tokens_of(model()) : 0;
+        const std::uint64_t chunk = host_->chunk, raw = host_->bounds ? model().memory("raw_tokens") : 0;
         if (raw > 0 && chunk > prompt_chunk::most && chunk > raw / 4) {
             host_->chunk = 0;
             model().say("chunk is " + std::to_string(chunk) + ": a prompt exceeds the budget, which holds " + std::to_string(raw) +

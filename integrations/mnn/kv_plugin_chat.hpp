@@ -262,9 +262,9 @@ private:
         of_.known_chats.forget();
         of_.known_chats.remember(path, state);
         chat_.leave_error();
-        mnnkv_memory_stats memory = mnnkv::make<mnnkv_memory_stats>();
-        if (model_.session.memory(memory) && memory.dropped_tokens > 0) {
-            model_.say(path + " is a chat that has dropped tokens to hold its budget: " + std::to_string(memory.dropped_tokens) +
+        const std::uint64_t dropped = model_.memory("dropped_tokens");
+        if (dropped > 0) {
+            model_.say(path + " is a chat that has dropped tokens to hold its budget: " + std::to_string(dropped) +
                        ", over all layers, which the model no longer sees");
         }
         return std::string();

@@ -184,10 +184,10 @@ struct host {
         return std::string();
     }
 
-    /// Metrics as mnnkv_session_metrics_json writes them. Empty until attention has run. Set by the side that links
+    /// What mnnkv_session_report writes. Empty until attention has run. Set by the side that links
     /// mnn-kv: the engine may be a library of its own, which then needs none of its symbols.
     std::function<std::string()> metrics;
-    /// Tokens that a budget holds raw, as in mnnkv_memory_stats. Empty and set as metrics.
+    /// Tokens that a budget holds raw, as in a report. Empty and set as metrics.
     std::function<std::uint64_t()> raw_tokens;
     /// As mnnkv_session_trim, from any thread. Returns why not; "" when it is done. Empty and set as metrics.
     std::function<std::string(std::uint64_t bytes)> trim;
@@ -285,7 +285,8 @@ private:
     const int engine_;
 };
 
-/// The model's metrics as JSON, with "off" where mnn-kv does nothing, or nothing for a cache; "" when nothing is to be done.
+/// The report of the model's session, with "off" where mnn-kv does nothing, or nothing for a cache; "" when nothing is to be
+/// done.
 inline std::string metrics(const MNN::KVMeta& meta) {
     if (!meta.plugin) {
         return std::string();

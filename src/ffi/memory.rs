@@ -7,7 +7,7 @@
 //! after a prompt calls begin and end without tokens. Working memory of attention is freed after a step where it takes more than
 //! an eighth of the budget. While memory is refused, tokens stay raw and nothing is dropped for them. The host calls
 //! mnnkv_session_attend where mnnkv_step::attends is 1 (attend.h).
-//! Sessions share no budget, and no file.
+//! Sessions share no budget, and no file. mnnkv_session_report (report.h) has what one takes.
 //! States of a layer, the mildest first:
 //!
 //!   raw         all tokens are in the host's cache, and the host attends. They take at most half of the budget: a host that
@@ -28,7 +28,7 @@
 //!
 //! kv_memory_file is scratch of one session: made by mnnkv_session_create, locked, and removed by
 //! mnnkv_session_destroy. An empty file, or one that a killed process has left, is replaced. Any other file that exists, and a
-//! symbolic link, is left alone: blocks are then dropped, which mnnkv_session_warnings reports at once, as it later does a full
+//! symbolic link, is left alone: blocks are then dropped, which a warning says at once, and later one of a full
 //! disk. A host with a limit of file sizes (RLIMIT_FSIZE) must ignore SIGXFSZ, which else ends its process. A relative path is that
 //! of the working folder at that moment. Blocks are verified by a checksum when they are read. Each layer's
 //! attention waits at most kv_memory_wait_us for each token of the step; a block that comes later counts in a later step. Begin,
@@ -38,112 +38,9 @@
 //! not encrypted and has default permissions: give it a private folder that is not backed up.
 
 use crate::ffi::panic::body;
-use crate::ffi::pointer::{self, Out, Sized32, SizedOut};
+use crate::ffi::pointer::{self, Out};
 use crate::ffi::session::mnnkv_session;
 use crate::ffi::status::mnnkv_status;
-use crate::session::Rung;
-
-/// mnnkv_memory_stats::state: all tokens are raw.
-pub const MNNKV_MEMORY_RAW: u32 = 0;
-/// Some are in 8 and 4 bits.
-pub const MNNKV_MEMORY_QUANTISED: u32 = 1;
-/// Some are only in the file.
-pub const MNNKV_MEMORY_FILE: u32 = 2;
-/// Some were dropped.
-pub const MNNKV_MEMORY_DROPPING: u32 = 3;
-
-/// The memory of a session's caches: bytes as of now, counts since create. Not counted: lists of the session and what threads and
-/// the allocator keep, some 2 MB in all.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct mnnkv_memory_stats {
-    pub struct_size: u32,
-    /// MNNKV_MEMORY_*: the furthest of any layer now; DROPPING until its reset.
-    pub state: u32,
-    /// The budget; 0 = none.
-    pub budget_bytes: u64,
-    /// Tokens of a chat that the budget holds at least, raw, in half of it, and in 8 and 4 bits, with steps of one token,
-    /// working memory of 512 KiB and layers like the first; 0 before the first begin. The raw tokens of a step are of the same
-    /// share: with long chunks a small budget holds fewer.
-    pub raw_tokens: u64,
-    pub quantised_tokens: u64,
-    /// raw_bytes + block_bytes + working_bytes.
-    pub bytes: u64,
-    /// Raw tokens in the host's buffers, with the padding of their layout; of a layer that was loaded, those that its
-    /// next begin writes there, without padding.
-    pub raw_bytes: u64,
-    /// Blocks, and what is known of those in the file.
-    pub block_bytes: u64,
-    /// Working memory of begin and attend.
-    pub working_bytes: u64,
-    /// Length of the file.
-    pub file_bytes: u64,
-    /// Tokens that are only in the file, and that were dropped since the resets, over all layers. A token of one of n KV heads
-    /// counts 1 / n.
-    pub file_tokens: u64,
-    pub dropped_tokens: u64,
-    /// Heads of blocks that steps have read from the file, that came too late for a step, and that came back to stay.
-    pub reads: u64,
-    pub late_reads: u64,
-    pub returned: u64,
-    /// Bytes written to the file; writes that failed, or had no room in kv_memory_file_mb, and reads that failed; heads of blocks
-    /// that the file had no more.
-    pub written_bytes: u64,
-    pub failed_writes: u64,
-    pub failed_reads: u64,
-    pub lost: u64,
-    /// Steps of up to 16 tokens that ended above the share of their layer; a chunk of more may exceed it.
-    pub over_steps: u64,
-    /// Nanoseconds that attending threads waited for the file.
-    pub wait_ns: u64,
-}
-
-// SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_memory_stats {
-    const MIN: usize = size_of::<Self>();
-}
-
-/// Reads the memory of a session's caches. Any thread.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_session_memory(
-    session: *const mnnkv_session,
-    stats: *mut mnnkv_memory_stats,
-) -> mnnkv_status {
-    body!({
-        let session = &pointer::reference(session, "session")?.session;
-        let out = SizedOut::new(stats, "stats")?;
-        let found = session.memory_stats()?;
-        out.set(&mnnkv_memory_stats {
-            struct_size: 0,
-            state: match found.rung {
-                Rung::Raw => MNNKV_MEMORY_RAW,
-                Rung::Quantised => MNNKV_MEMORY_QUANTISED,
-                Rung::File => MNNKV_MEMORY_FILE,
-                Rung::Dropping => MNNKV_MEMORY_DROPPING,
-            },
-            budget_bytes: found.budget_bytes,
-            raw_tokens: found.raw_tokens,
-            quantised_tokens: found.quantised_tokens,
-            bytes: found.bytes,
-            raw_bytes: found.raw_bytes,
-            block_bytes: found.block_bytes,
-            working_bytes: found.working_bytes,
-            file_bytes: found.file_bytes,
-            file_tokens: found.file_tokens,
-            dropped_tokens: found.dropped_tokens,
-            reads: found.reads.read,
-            late_reads: found.reads.late,
-            returned: found.returned,
-            written_bytes: found.written_bytes,
-            failed_writes: found.failed_writes,
-            failed_reads: found.reads.failed,
-            lost: found.lost,
-            over_steps: found.over_steps,
-            wait_ns: found.reads.wait_ns,
-        });
-        Ok(())
-    })
-}
 
 /// Sets the budget to `bytes`, or the least that the model may have if that is more, from now on, for a system that is short
 /// of memory (onTrimMemory and its like), and lets blocks go to the file, or be dropped, until it holds. Layers with an open step, and

@@ -6,6 +6,7 @@
 
 mod holds;
 mod kept;
+mod numbers;
 
 pub use holds::Holds;
 pub(super) use kept::Kept;
@@ -156,33 +157,6 @@ pub struct MemoryStats {
     pub lost: u64,
     /// Steps of a layer that ended above its share, a prompt's chunk aside.
     pub over_steps: u64,
-}
-
-impl MemoryStats {
-    /// Names, those of `mnnkv_memory_stats`, and numbers, for metrics in JSON.
-    pub(super) fn numbers(&self) -> [(&'static str, u64); 19] {
-        [
-            ("budget_bytes", self.budget_bytes),
-            ("raw_tokens", self.raw_tokens),
-            ("quantised_tokens", self.quantised_tokens),
-            ("bytes", self.bytes),
-            ("raw_bytes", self.raw_bytes),
-            ("block_bytes", self.block_bytes),
-            ("working_bytes", self.working_bytes),
-            ("file_bytes", self.file_bytes),
-            ("file_tokens", self.file_tokens),
-            ("dropped_tokens", self.dropped_tokens),
-            ("reads", self.reads.read),
-            ("late_reads", self.reads.late),
-            ("returned", self.returned),
-            ("written_bytes", self.written_bytes),
-            ("failed_writes", self.failed_writes),
-            ("failed_reads", self.reads.failed),
-            ("lost", self.lost),
-            ("over_steps", self.over_steps),
-            ("wait_ns", self.reads.wait_ns),
-        ]
-    }
 }
 
 impl Budget {

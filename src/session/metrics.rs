@@ -6,8 +6,7 @@ use crate::sys::memory;
 
 macro_rules! metrics {
     ($($unit:ident $name:ident: $meaning:literal,)*) => {
-        /// Measurements. NaN is "not measured". The C ABI shares the layout.
-        #[repr(C)]
+        /// Measurements. NaN is "not measured".
         #[derive(Clone, Copy, Debug)]
         pub struct Metrics {
             $(#[doc = concat!(stringify!($unit), ": ", $meaning)] pub $name: f64,)*
@@ -36,15 +35,15 @@ macro_rules! metrics {
 /// The definition of one metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// In structs, in JSON and in the header.
+    /// In JSON and in the header.
     pub name: &'static str,
-    /// ratio, us (microseconds), bytes, count or tokens.
+    /// ratio, us (microseconds), ns (nanoseconds), bytes, count or tokens.
     pub unit: &'static str,
     /// The header's text.
     pub meaning: &'static str,
 }
 
-// The one definition: the C struct, its header text and the JSON follow from it.
+// The one definition: the struct, the JSON and the list in the header follow from it.
 metrics! {
     ratio h2o_keep_ratio: "physical / logical tokens, layers that evict",
     ratio h2o_lossy_ratio: "logical / physical tokens, layers that evict",
@@ -59,7 +58,7 @@ metrics! {
     bytes h2o_lossless_decompressed_bytes: "blocks decoded, raw size",
     us h2o_lossless_compress_us: "encoding",
     us h2o_lossless_decompress_us: "decoding",
-    count h2o_lossless_queue_depth_peak: "most blocks queued; NaN without workers",
+    count h2o_lossless_queue_depth_peak: "most blocks queued; absent without workers",
     count h2o_lossless_fallback_count: "failures: blocks left raw, plans not made",
     count h2o_lossless_backpressure_skip_count: "blocks skipped: queue full, pending bytes used up, refused",
     count h2o_lossless_async_queue_peak: "as h2o_lossless_queue_depth_peak",
@@ -87,7 +86,7 @@ metrics! {
     us h2o_host_wait_us_p95: "95th percentile, likewise",
     us h2o_host_wait_us_max: "maximum, exact",
     count h2o_unscored_plan_count: "plans that kept more than planned: unscored tokens",
-    count h2o_over_limit_count: "steps that ended above kv_h2o_max_tokens; NaN without",
+    count h2o_over_limit_count: "steps that ended above kv_h2o_max_tokens; absent without",
     us h2o_host_wait_us_p99: "99th percentile, within 5%",
     bytes h2o_parked_raw_bytes: "now: parked tokens, raw size",
     bytes h2o_parked_bytes: "now: parked tokens, encoded size",
@@ -100,13 +99,12 @@ metrics! {
 }
 
 impl Metrics {
-    /// Appends the measured fields as members of a JSON object, in order, without its braces. Whole numbers below 2^53 have
-    /// no fraction.
+    /// Appends the measured fields as further members of a JSON object, in order, each behind a comma. Whole numbers below
+    /// 2^53 have no fraction.
     pub fn write_json(&self, out: &mut String) -> Result<()> {
         // JSON has no infinity, and no metric becomes infinite.
-        for (i, (name, value)) in self.fields().filter(|(_, value)| value.is_finite()).enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            memory::append(out, format_args!("{comma}\"{name}\":"))?;
+        for (name, value) in self.fields().filter(|(_, value)| value.is_finite()) {
+            memory::append(out, format_args!(",\"{name}\":"))?;
             match value {
                 v if v.fract() == 0.0 && v.abs() < (1u64 << 53) as f64 => {
                     memory::append(out, format_args!("{}", v as i64))?;

@@ -150,7 +150,13 @@ impl Session {
 
     /// One line: what the config does to the model; from the first begin on with the tokens that a budget holds.
     pub fn outlook(&self) -> Result<String> {
-        match &self.state()?.budget {
+        let state = self.state()?;
+        self.outlook_of(&state)
+    }
+
+    /// As [`Session::outlook`], of a state that is locked.
+    fn outlook_of(&self, state: &State) -> Result<String> {
+        match &state.budget {
             Some(budget) => budget.outlook(),
             None => memory::text(&self.outlook),
         }

@@ -1,4 +1,5 @@
-//! Metrics: the counters of the layers and of the store, added up per layer and in total.
+//! The report: what a session does, its warnings, and the counters of the layers and of the store, added up per layer and in
+//! total.
 
 use super::eviction::{EvictionCounts, Shares};
 use super::layer::Layer;
@@ -6,6 +7,7 @@ use super::lossless::{Lossless, LosslessCounts};
 use super::metrics::{Metrics, WaitTimes};
 use super::quant::{Quant, QuantStats};
 use super::{Session, State, find};
+use crate::json::Escaped;
 use crate::status::Result;
 use crate::store::Statistics;
 use crate::sys::memory;
@@ -20,33 +22,37 @@ impl Session {
         state.measure(layer)
     }
 
-    /// The metrics as a JSON object: the totals, and "layers", a list of the layers that have been named.
-    pub fn metrics_json(&self) -> Result<String> {
+    /// What the session does, warns of and has counted, as a JSON object: "does", the line of [`Session::outlook`]; "warnings",
+    /// the lines of [`Session::warnings`]; the metrics of all layers; with a budget "memory", and "layers", a list of
+    /// the layers that have been named.
+    pub fn report(&self) -> Result<String> {
         let mut state = self.state()?;
-        let mut text = memory::text("{")?;
+        let does = self.outlook_of(&state)?;
+        let mut text = memory::format(format_args!("{{\"does\":{},\"warnings\":[", Escaped(&does)))?;
+        let warnings = self.warnings_of(&state)?;
+        for (i, line) in warnings.lines().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            memory::append(&mut text, format_args!("{comma}{}", Escaped(line)))?;
+        }
+        memory::append(&mut text, format_args!("]"))?;
         state.measure(None)?.write_json(&mut text)?;
-        let mut comma = if text.len() > 1 { "," } else { "" };
         if state.budget.is_some() {
             let working = self.working_bytes(&state)?;
             let memory = state.memory_stats(working);
-            memory::append(&mut text, format_args!("{comma}\"memory\":{{\"state\":\"{}\"", memory.rung.name()))?;
+            memory::append(&mut text, format_args!(",\"memory\":{{\"state\":\"{}\"", memory.rung.name()))?;
             for (name, value) in memory.numbers() {
                 memory::append(&mut text, format_args!(",\"{name}\":{value}"))?;
             }
             memory::append(&mut text, format_args!("}}"))?;
-            comma = ",";
         }
-        memory::append(&mut text, format_args!("{comma}\"layers\":["))?;
-        comma = "";
+        memory::append(&mut text, format_args!(",\"layers\":["))?;
+        let mut comma = "";
         for number in 0..state.layers.len() as u32 {
             if !state.layers[number as usize].is_used() {
                 continue;
             }
-            memory::append(&mut text, format_args!("{comma}{{\"layer\":{number},"))?;
+            memory::append(&mut text, format_args!("{comma}{{\"layer\":{number}"))?;
             state.measure(Some(number))?.write_json(&mut text)?;
-            if text.ends_with(',') {
-                text.pop();
-            }
             memory::append(&mut text, format_args!("}}"))?;
             comma = ",";
         }

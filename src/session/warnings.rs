@@ -12,6 +12,11 @@ impl Session {
     /// The warnings about the config and about the steps since, one per line.
     pub fn warnings(&self) -> Result<String> {
         let state = self.state()?;
+        self.warnings_of(&state)
+    }
+
+    /// As [`Session::warnings`], of a state that is locked.
+    pub(super) fn warnings_of(&self, state: &State) -> Result<String> {
         let mut text = String::new();
         for warning in &self.warnings {
             line(&mut text, format_args!("{warning}"))?;

@@ -231,8 +231,7 @@ fn ask(session: *mut mnnkv_session, calls: &mut Calls) {
     let mut text = vec![0u8; 16 << 10];
     let mut len = 0;
     let (to, cap) = (text.as_mut_ptr(), text.len());
-    call!(calls, mnnkv_session_metrics_json(session, to.cast(), cap, &mut len));
-    call!(calls, mnnkv_session_warnings(session, to.cast(), cap, &mut len));
+    call!(calls, mnnkv_session_report(session, to.cast(), cap, &mut len));
     let (mut pairs, mut n) = ([[0i32; 2]; 64], 0);
     call!(calls, mnnkv_session_positions(session, 0, pairs.as_mut_ptr().cast(), pairs.len(), &mut n));
 }

@@ -1,4 +1,4 @@
-//! The metrics of a session as JSON: `mnnkv_session_metrics_json`, alone or as `kv_metrics` of a host's config.
+//! The metrics of a session as JSON: `mnnkv_session_report`, alone or as `kv_metrics` of a host's config.
 
 use super::cells::{Cell, Column, Place, Row};
 use super::tables::scaled;

@@ -18,7 +18,7 @@ const std::uint32_t samples_per_step = 3 * layers;
 struct Trace {
     std::vector<double> resident;          // [step][layer][begin, attention, end], bytes above an empty host
     std::vector<std::uint64_t> checksums;  // [step][layer]
-    mnnkv_metrics metrics;
+    std::string report;
     double seconds_per_step;
 
     double at_end(std::uint32_t step) const { return resident[(step + 1) * samples_per_step - 1]; }
@@ -104,7 +104,7 @@ Trace run(Table& table, const char* name, const Content& content, const std::str
     }
     trace.seconds_per_step = (seconds() - start) / steps;
     if (session.on()) {
-        trace.metrics = session.metrics();
+        trace.report = session.report();
         for (std::uint32_t l = 0; l < layers; ++l) {
             session.begin(l, caches[l]);
             const std::vector<std::int32_t> pairs = session.positions(l, caches[l].length());
@@ -123,7 +123,7 @@ Trace run(Table& table, const char* name, const Content& content, const std::str
 
 /// The claims about a store run, beside the same run without it.
 void store_claims(const Trace& base, const Trace& store, Report& report) {
-    const double ratio = store.metrics.h2o_lossless_ratio;
+    const double ratio = mnnkv_host::json_number_of(store.report, "h2o_lossless_ratio");
     double worst = 1e9, above = -1e9;
     std::vector<double> shares;
     for (std::uint32_t step = 0; step < steps; ++step) {
@@ -163,7 +163,7 @@ void memory(const Content& content, Report& report) {
                  100 * (1 - h2o.at_end(steps - 1) / end), "%");
     store_claims(base, store, report);
     const double raw = double(tokens) * Caches::token_bytes * layers;
-    const double joint = raw / (raw - both.metrics.h2o_resident_saved_bytes);
+    const double joint = raw / (raw - mnnkv_host::json_number_of(both.report, "h2o_resident_saved_bytes"));
     report.claim(joint >= 4, "h2o and store: raw KV over what is held, 4 or more", joint, "x");
     report.claim(end / both.at_end(steps - 1) >= 4, "h2o and store: the same by the system",
                  end / both.at_end(steps - 1), "x");

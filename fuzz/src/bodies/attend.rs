@@ -12,7 +12,7 @@ use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{Endian, narrow, widen};
 use mnnkv::ffi::attend::{mnnkv_attend, mnnkv_session_attend};
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
-use mnnkv::ffi::memory::{mnnkv_memory_stats, mnnkv_session_memory, mnnkv_session_trim};
+use mnnkv::ffi::memory::mnnkv_session_trim;
 use mnnkv::ffi::park::mnnkv_session_park;
 use mnnkv::ffi::policy::mnnkv_session_pin;
 use mnnkv::ffi::session::*;
@@ -20,6 +20,8 @@ use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_status};
 use mnnkv::layout::Spec;
 use mnnkv::status::Status;
+use serde_json::Value;
+use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 use std::rc::Rc;
 
@@ -482,14 +484,17 @@ impl Chat {
     }
 
     fn check_memory(&self) {
-        // SAFETY: integers, for which zero is a value.
-        let mut stats: mnnkv_memory_stats = unsafe { std::mem::zeroed() };
-        stats.struct_size = size::<mnnkv_memory_stats>();
-        right(c!(mnnkv_session_memory(self.session, &mut stats)));
-        assert_eq!(stats.bytes, stats.raw_bytes + stats.block_bytes + stats.working_bytes);
-        assert_eq!((stats.lost, stats.failed_reads, stats.failed_writes, stats.late_reads), (0, 0, 0, 0));
+        let (mut text, mut len) = ([0; 16384], 0);
+        right(c!(mnnkv_session_report(self.session, text.as_mut_ptr(), text.len(), &mut len)));
+        // SAFETY: written with a zero behind it.
+        let json = unsafe { CStr::from_ptr(text.as_ptr()) };
+        let report: Value = serde_json::from_slice(json.to_bytes()).expect("a report is JSON");
+        let Some(memory) = report.get("memory") else { return assert!(!self.has_budget) };
+        let number = |name| memory[name].as_u64().unwrap();
+        assert_eq!(number("bytes"), number("raw_bytes") + number("block_bytes") + number("working_bytes"));
+        assert_eq!(["lost", "failed_reads", "failed_writes", "late_reads"].map(number), [0; 4]);
         if self.is_traced {
-            eprintln!("{} bytes, state {}, {} blocks returned", stats.bytes, stats.state, stats.returned);
+            eprintln!("{memory}");
         }
     }
 

@@ -45,14 +45,14 @@ pub fn config(data: &[u8]) {
     let defaults = given.block();
     let config = given.rest();
     let Ok(session) = Session::new(config, defaults, layers, lanes) else { return };
-    session.warnings().unwrap();
     for layer in 0..layers {
         let begun = session.begin(layer, None, 0).unwrap();
         assert!(begun.kv_len == 0 && begun.scored_rows(1).rows <= 1);
         session.abort(layer, None, 0).unwrap();
     }
-    let metrics = session.metrics_json().unwrap();
-    serde_json::from_str::<Value>(&metrics).expect("metrics are JSON");
+    let report: Value = serde_json::from_str(&session.report().unwrap()).expect("a report is JSON");
+    let said = report["warnings"].as_array().unwrap().iter().map(|line| line.as_str().unwrap());
+    assert!(said.eq(session.warnings().unwrap().lines()));
 }
 
 /// Any text as the config of a model: refused, or a report of its cache, which is larger for more tokens.

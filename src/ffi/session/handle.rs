@@ -130,7 +130,7 @@ pub struct mnnkv_session_options {
     pub defaults_json: *const c_char,
     pub defaults_len: usize,
     /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget have no effect, and
-    /// a warning says so.
+    /// a warning says so (report.h).
     pub attends: u32,
     pub reserved: u32,
 }
@@ -169,32 +169,6 @@ pub unsafe extern "C" fn mnnkv_session_create(
 pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     // SAFETY: the header is the contract.
     unsafe { handle::destroy(session) }
-}
-
-/// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...". From the first
-/// begin on it has lengths that a budget holds at least: "at most 64 MB: tokens are raw up to 1,361, then ...".
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_session_outlook(
-    session: *const mnnkv_session,
-    text: *mut c_char,
-    cap: usize,
-    len: *mut usize,
-) -> mnnkv_status {
-    body!(with_text(session, (text, cap, len), Session::outlook))
-}
-
-/// Writes the warnings about the config, one sentence per line: unknown keys that begin as ours or are nearly one of
-/// ours (docs/config.md), keys without effect; "" if all is well.
-/// Steps add a line if a layer stays raw or hardly shrinks, tokens were dropped, a file fails, or kv_h2o_max_tokens is
-/// exceeded.
-#[cfg_attr(feature = "capi", unsafe(no_mangle))]
-pub unsafe extern "C" fn mnnkv_session_warnings(
-    session: *const mnnkv_session,
-    text: *mut c_char,
-    cap: usize,
-    len: *mut usize,
-) -> mnnkv_status {
-    body!(with_text(session, (text, cap, len), Session::warnings))
 }
 
 #[cfg(test)]
@@ -236,7 +210,7 @@ mod tests {
             assert_eq!(guard(|| with(session, |session| session.panic_inside())), MNNKV_INTERNAL);
             assert_eq!(mnnkv_session_lengths(session, 1, &mut logical, &mut physical), MNNKV_INTERNAL);
             assert_eq!(mnnkv_session_reset(session, 0), MNNKV_INTERNAL);
-            assert_eq!(mnnkv_session_metrics_json(session, null_mut(), 0, &mut 0), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_session_report(session, null_mut(), 0, &mut 0), MNNKV_INTERNAL);
             mnnkv_session_destroy(session);
         }
         assert_eq!((logical, physical), (0, 0));

@@ -2,13 +2,13 @@
 
 mod handle;
 mod history;
-mod metrics;
+mod report;
 mod step;
 mod sums;
 
 pub use handle::*;
 pub use history::*;
-pub use metrics::*;
+pub use report::*;
 pub use step::*;
 pub use sums::*;
 

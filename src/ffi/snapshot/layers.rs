@@ -37,7 +37,7 @@ use crate::gear::Effort;
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
 /// BUSY: if the session is interrupted
 /// CORRUPT: if tokens in the store do not decode, or tokens that only a file has are damaged there. Those of kv_memory_file are
-/// dropped and counted (mnnkv_memory_stats::lost), and a repeated call writes the others
+/// dropped and counted ("lost", report.h), and a repeated call writes the others
 /// IO: if the system or the host cannot write
 ///
 /// After a failure the session is unchanged, and what was given before is still there.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// another way (aggregation, alpha, block_tokens). With the same config the chat goes on as if it had never stopped,
 /// with one exception. With a budget the scores by which blocks leave memory begin anew; the last step's length, for which room is kept, is unknown, so that
 /// tokens may stay raw for a step longer; and heads of dropped blocks that the file has from an earlier commit come back,
-/// so that mnnkv_memory_stats::dropped_tokens may be less.
+/// so that "dropped_tokens" (report.h) may be less.
 /// INVALID_ARGUMENT: if layer is out of range or open, the snapshot has more layers than the session, or the budget is too
 /// small for them (memory.h)
 /// NOT_FOUND: if the snapshot has not the layer, such as one that append did not record

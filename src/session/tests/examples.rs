@@ -229,7 +229,7 @@ fn a_reset_layer_is_new_and_its_metrics_stay() {
     assert_eq!((chat.lengths(1), chat.positions(1)), ((0, 0), vec![]));
     let metrics = chat.session.metrics(None).unwrap();
     assert_eq!((metrics.h2o_total_evict_tokens, metrics.h2o_plan_count), (4.0, 1.0));
-    assert!(chat.session.metrics_json().unwrap().contains("\"layer\":1"));
+    assert!(chat.session.report().unwrap().contains("\"layer\":1"));
     // The reset closed the open step.
     chat.hosts[1].tokens.clear();
     chat.look(1, 3, |_, _| 1.0);
@@ -240,14 +240,15 @@ fn a_reset_layer_is_new_and_its_metrics_stay() {
 fn metrics_that_were_not_measured_are_absent() {
     let mut chat = small(json!({}), 3, 32);
     assert!(chat.session.metrics(None).unwrap().fields().all(|(_, value)| value.is_nan()));
-    assert_eq!(chat.session.metrics_json().unwrap(), "{\"layers\":[]}");
+    let does = "\"does\":\"all layers keep all tokens\"";
+    assert_eq!(chat.session.report().unwrap(), format!("{{{does},\"warnings\":[],\"layers\":[]}}"));
     chat.look(1, 3, |_, _| 1.0);
     let metrics = chat.metrics(1);
     // A token has one dim, and V of it takes 4.
     assert_eq!((metrics.h2o_logical_tokens, metrics.h2o_reclaimable_bytes), (3.0, 29.0 * 10.0));
     assert!(metrics.h2o_keep_ratio.is_nan() && metrics.h2o_lossless_ratio.is_nan());
     assert!(chat.metrics(0).h2o_logical_tokens.is_nan());
-    let json: Value = serde_json::from_str(&chat.session.metrics_json().unwrap()).unwrap();
+    let json: Value = serde_json::from_str(&chat.session.report().unwrap()).unwrap();
     assert_eq!((&json["h2o_logical_tokens"], &json["layers"][0]["layer"]), (&json!(3), &json!(1)));
     assert!(json.get("h2o_lossless_ratio").is_none() && json["layers"].as_array().unwrap().len() == 1);
 }

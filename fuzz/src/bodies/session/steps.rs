@@ -302,11 +302,10 @@ impl Chat {
 
     fn texts(&self) {
         let (mut text, mut len) = ([0; 16384], 0);
-        right(c!(mnnkv_session_warnings(self.session, text.as_mut_ptr(), text.len(), &mut len)));
-        right(c!(mnnkv_session_metrics_json(self.session, text.as_mut_ptr(), text.len(), &mut len)));
+        right(c!(mnnkv_session_report(self.session, text.as_mut_ptr(), text.len(), &mut len)));
         // SAFETY: written with a zero behind it.
         let json = unsafe { CStr::from_ptr(text.as_ptr()) };
-        serde_json::from_slice::<serde_json::Value>(json.to_bytes()).expect("metrics are JSON");
+        serde_json::from_slice::<serde_json::Value>(json.to_bytes()).expect("a report is JSON");
     }
 }
 

@@ -330,11 +330,14 @@ fn a_loaded_chat_is_within_the_budget() {
     let small = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, budget / 2 - 1));
     assert_eq!(small.load(None, file).unwrap_err().status(), Status::InvalidArgument, "as the next begin");
     assert_eq!(small.memory_stats().unwrap().dropped_tokens, 0);
-    let json: Value = serde_json::from_str(&bounded.metrics_json().unwrap()).unwrap();
+    let json: Value = serde_json::from_str(&bounded.report().unwrap()).unwrap();
     let memory = &json["memory"];
     assert_eq!((&memory["state"], &memory["bytes"]), (&json!("dropping"), &json!(stats.bytes)));
     assert_eq!(memory["dropped_tokens"], json!(stats.dropped_tokens));
-    assert_eq!(session("{}").metrics_json().unwrap(), "{\"layers\":[]}", "no budget");
+    assert_eq!(json["does"], json!(bounded.outlook().unwrap()));
+    let (warnings, said) = (bounded.warnings().unwrap(), json["warnings"].as_array().unwrap());
+    assert!(!said.is_empty() && said.iter().map(|line| line.as_str().unwrap()).eq(warnings.lines()));
+    assert!(!session("{}").report().unwrap().contains("\"memory\""), "no budget");
 
     // A chat that has dropped tokens says so after a save and a load, too.
     fn cache<'a>(layout: &'a Layout, [key, value]: &'a mut [Vec<u8>; 2]) -> Cache<'a> {
