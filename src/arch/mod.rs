@@ -26,7 +26,7 @@ mod x86_64;
 mod tests;
 
 use crate::sys;
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_far};
 pub use product::{PANEL, Product, pack_panels};
 use std::sync::OnceLock;
 

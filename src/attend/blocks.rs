@@ -4,6 +4,7 @@ use super::basis::Basis;
 use super::block::{Block, Codes, Shape};
 use super::offload::{Offloaded, SketchWork};
 use super::slots::Slots;
+use crate::arch;
 use crate::arch::attend::lines::bytes;
 use crate::arch::attend::{BLOCK, HeadBlock, Line};
 use crate::status::Result;
@@ -285,6 +286,12 @@ impl Blocks {
     /// A head of a block.
     pub fn cell(&self, block: u32, head: usize) -> &Cell {
         &self.list[block as usize].cells[head]
+    }
+
+    /// Asks for what is known of a head of a block, which is read soon: heads of one block lie together, those of another
+    /// block anywhere.
+    pub fn fetch(&self, block: u32, head: usize) {
+        arch::prefetch_far(std::ptr::from_ref(self.cell(block, head)).cast());
     }
 
     /// Changes a head of a block, and takes note of where its codes are.
