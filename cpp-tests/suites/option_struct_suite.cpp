@@ -100,6 +100,12 @@ TEST(OptionStruct, SessionStructsComeInAllSizes) {
         EXPECT_TRUE(ok(session.reset_all().code()));
         return status;
     });
+    check_sizes(mnnkv::make<mnnkv_step>(), [&](const mnnkv_step* s) {
+        mnnkv_cache good = cache;
+        const mnnkv_status status = mnnkv_session_begin(session.get(), 0, &good, const_cast<mnnkv_step*>(s));
+        EXPECT_TRUE(ok(session.reset_all().code()));
+        return status;
+    });
     check_sizes(cache, [&](const mnnkv_cache* c) {
         mnnkv_cache good = cache;
         EXPECT_TRUE(ok(session.begin(0, good).code()));
