@@ -87,7 +87,7 @@ impl Begun {
 }
 
 struct State {
-    /// See [`Begun::warnings`]; of the last begin of the first layer.
+    /// See [`Begun::warnings`]: the kinds of warnings at begins of the first layer so far.
     warnings: u32,
     layers: Vec<Layer>,
     store: Store,
@@ -204,7 +204,7 @@ impl Session {
         }
         let (kv_len, attends) = (raw, layer.attends());
         if layer.number == 0 {
-            state.warnings = state.warning_kinds();
+            state.warnings |= state.warning_kinds();
         }
         Ok(Begun { kv_len, attends, warnings: state.warnings, wanted })
     }
