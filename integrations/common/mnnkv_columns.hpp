@@ -3,9 +3,6 @@
 #ifndef MNNKV_COLUMNS_HPP
 #define MNNKV_COLUMNS_HPP
 
-#include <cstddef>
-#include <locale>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,10 +11,7 @@
 namespace mnnkv_host {
 
 /// The metrics of a JSON object that has them as "kv_metrics"; "" when it has none.
-inline std::string metrics_in(const std::string& config) {
-    const std::size_t at = config.find("\"kv_metrics\"");
-    return at == std::string::npos ? std::string() : config.substr(at);
-}
+inline std::string metrics_in(const std::string& config) { return json_member(config, "kv_metrics"); }
 
 /// Names of metrics, one per column: the savings, then those that `mnnkv gate` judges a store by.
 inline const std::vector<std::string>& metric_columns() {
@@ -40,16 +34,7 @@ inline const std::vector<std::string>& metric_columns() {
 
 /// One number of the metrics; "-" when it was not measured.
 inline std::string metric_text(const std::string& metrics, const std::string& name) {
-    const std::string key = "\"" + name + "\":";
-    const std::size_t at = metrics.find(key);
-    if (at == std::string::npos) {
-        return "-";
-    }
-    std::istringstream given(metrics.substr(at + key.size()));
-    given.imbue(std::locale::classic());
-    double number = 0;
-    given >> number;
-    return json_number_text(number, 10);
+    return json_member(metrics, name).empty() ? "-" : json_number_text(json_number_of(metrics, name), 10);
 }
 
 }  // namespace mnnkv_host
