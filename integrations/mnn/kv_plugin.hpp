@@ -335,8 +335,12 @@ private:
 
     /// Says once that a chunk of the config is a large part of its budget.
     void check_chunk() {
-        const std::uint64_t chunk = host_->chunk, raw = host_->bounds ? model().memory("raw_tokens") : 0;
-        if (raw > 0 && chunk > prompt_chunk::most && chunk > raw / 4) {
+        const std::uint64_t chunk = host_->chunk;
+        if (chunk <= prompt_chunk::most || !host_->bounds) {
+            return;
+        }
+        const std::uint64_t raw = model().memory("raw_tokens");
+        if (raw > 0 && chunk > raw / 4) {
             host_->chunk = 0;
             model().say("chunk is " + std::to_string(chunk) + ": a prompt exceeds the budget, which holds " + std::to_string(raw) +
                         " raw tokens, by so many while it is computed; " + std::to_string(prompt_chunk::most) +
