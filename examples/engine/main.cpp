@@ -41,10 +41,11 @@ std::string report(Engine& engine) {
     return text;
 }
 
-/// A number of the report, of all layers together, which come first.
-double number(Engine& engine, const std::string& name) {
+/// A number of the report, of all layers together, which come first, or of one.
+double number(Engine& engine, const std::string& name, std::uint32_t layer = layers) {
     const std::string text = report(engine), key = "\"" + name + "\":";
-    const std::size_t at = text.find(key);
+    const std::size_t from = layer == layers ? 0 : text.find("{\"layer\":" + std::to_string(layer) + ",");
+    const std::size_t at = text.find(key, from);
     must(at != std::string::npos, "no " + name + " in " + text);
     return std::strtod(text.c_str() + at + key.size(), nullptr);
 }
@@ -138,9 +139,10 @@ void is_small(Engine& host, double share) {
     double raw = 0;
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
         must(host.cache(layer).view().layout->max_tokens <= 256, "a cache has grown");
+        must(number(host, "quant_tokens", layer) + host.cache(layer).length == static_cast<double>(host.chat.size()),
+             "a token is missing");
         raw += host.cache(layer).length;
     }
-    must(tokens + raw == static_cast<double>(host.chat.size() * layers), "a token is missing");
     must(number(host, "quant_unfit_block_count") + number(host, "quant_failure_count") == 0, "tokens stayed raw");
     const double whole = tokens * kv_heads * dims * 2 * sizeof(Word);
     std::printf("of %zu tokens a layer has %u in 8 and 4 bits, which take %.2f of bf16, and %u in its cache\n",
