@@ -20,8 +20,9 @@ unsafe fn encode(
     dst_len: *mut usize,
 ) -> Result<()> {
     // SAFETY: passed on.
-    let ((src, dst, dst_len), options) =
-        unsafe { (pointer::buffers(src, dst, dst_len)?, read_options(options, dtype)?) };
+    let (src, dst, dst_len) = unsafe { pointer::buffers(src, dst, dst_len)? };
+    // SAFETY: passed on.
+    let options = unsafe { read_options(options, dtype)? };
     dst_len.set_len(with_local(&ENCODER, |encoder| {
         pointer::copied(encoder.encode(src, dtype, &options)?, dst, "dst_cap (bytes)")
     }))
