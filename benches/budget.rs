@@ -155,7 +155,7 @@ fn steps(last: usize) -> Table {
     while chat.tokens < last {
         let query: Vec<f32> = chat.key(0).iter().map(|x| 0.5 * x).collect();
         let time = chat.step(1, Some(&query)).1.as_secs_f64() * 1e3;
-        // The last layer is among the last whose turn comes.
+        // From the step on in which the last layer quantises, after two eighths of the layers.
         if chat.attends {
             times.push((time, chat.tokens));
         }
