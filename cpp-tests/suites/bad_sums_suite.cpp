@@ -78,7 +78,7 @@ TEST_F(BadSums, FieldsOutOfRangeAreRefused) {
     EXPECT_REFUSED_SUMS("sums->state is OPEN", s.state = MNNKV_SUMS_OPEN);
     EXPECT_REFUSED_SUMS("sums->state is 99", s.state = 99);
     EXPECT_TRUE(refuses(bad, "sums is NULL", [&] { return mnnkv_session_block_sums(session_.get(), 0, 0, nullptr); }));
-    EXPECT_TRUE(refuses(bad, "layer 1", [&] { return session_.block_sums(1, 0, good()).code(); }));
+    EXPECT_TRUE(refuses(bad, "layer is 1", [&] { return session_.block_sums(1, 0, good()).code(); }));
     EXPECT_TRUE(refuses(bad, "lane is 2", [&] { return hand_over(good(), 2); }));
     EXPECT_TRUE(ok(layer_.end(0, 2))) << "no head has come";
 }

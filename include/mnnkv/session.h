@@ -137,7 +137,8 @@ mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_c
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
-/// INVALID_ARGUMENT: if layer is out of range, or a thread uses a lane (scores.h)
+/// INVALID_ARGUMENT: if layer is out of range
+/// BUSY: if a thread attends, or hands over sums
 mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 
 /// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move

@@ -4,7 +4,6 @@ use super::basis::Basis;
 use super::block::{Block, Codes, Shape};
 use super::offload::{Offloaded, SketchWork};
 use super::slots::Slots;
-use crate::arch;
 use crate::arch::attend::lines::bytes;
 use crate::arch::attend::{BLOCK, HeadBlock, Line};
 use crate::status::Result;
@@ -13,6 +12,8 @@ use std::ops::Range;
 
 /// Blocks that directions are chosen by.
 const SAMPLES: usize = 8;
+/// Bytes of what is known of a head of a block: its cell, its score, and its place in a list.
+const CELL_BYTES: usize = size_of::<Cell>() + size_of::<f32>() + 2 * size_of::<u32>();
 
 /// A head of a block: in memory, in a file, or both. One that is nowhere was dropped.
 #[derive(Debug)]
@@ -20,8 +21,6 @@ pub struct Cell {
     here: Option<Here>,
     /// In a file.
     pub offloaded: Option<Box<Offloaded>>,
-    /// The greatest share of attention of a row that it got lately; 1 of a new one.
-    pub score: f32,
 }
 
 /// Codes in memory.
@@ -35,14 +34,14 @@ struct Here {
 /// A block in a chat.
 #[derive(Debug)]
 pub struct Placed {
-    /// Its heads.
-    pub cells: Vec<Cell>,
     /// The logical position of the first token that is left; the others follow it.
     pub first: u32,
     /// The tokens that are left, one bit each.
     pub live: u64,
     /// The bytes in the file that blocks go to, once it has been written.
     pub place: Option<Range<u64>>,
+    /// The piece of a chat file that has it, and the checksum of its stored bytes.
+    pub saved: Option<(u32, u64)>,
 }
 
 impl Cell {
@@ -75,11 +74,6 @@ impl Placed {
     pub fn tokens(&self) -> u32 {
         self.live.count_ones()
     }
-
-    /// Whether no head is anywhere.
-    pub fn is_gone(&self) -> bool {
-        self.cells.iter().all(Cell::is_nowhere)
-    }
 }
 
 /// The blocks of a layer, ascending.
@@ -88,6 +82,10 @@ pub struct Blocks {
     /// Of all blocks.
     shape: Shape,
     list: Vec<Placed>,
+    /// Their heads, `[block][head]`.
+    cells: Vec<Cell>,
+    /// The greatest share of attention of a row that each of these got lately; 1 of a new one.
+    scores: Vec<f32>,
     /// The codes in memory.
     slots: Slots,
     /// For each head the blocks whose codes are in memory, ascending.
@@ -106,6 +104,8 @@ impl Blocks {
     pub const NONE: Blocks = Blocks {
         shape: Shape { dims: 0 },
         list: Vec::new(),
+        cells: Vec::new(),
+        scores: Vec::new(),
         slots: Slots::NONE,
         here: Vec::new(),
         away: Vec::new(),
@@ -147,22 +147,23 @@ impl Blocks {
     /// Bytes of memory beside those of codes.
     pub fn other_bytes(&self) -> usize {
         let lists = self.here.iter().chain(&self.away).map(|list| list.capacity() * size_of::<u32>()).sum::<usize>();
-        let cells = self.heads() * size_of::<Cell>();
         self.sketch_bytes
             + lists
-            + self.list.capacity() * (size_of::<Placed>() + cells)
+            + self.list.capacity() * size_of::<Placed>()
+            + self.cells.capacity() * size_of::<Cell>()
+            + self.scores.capacity() * size_of::<f32>()
             + self.basis.as_ref().map_or(0, Basis::bytes)
     }
 
     /// Bytes of memory of a block of so many heads whose codes are in memory, none of their channels in 16 bits.
     pub fn block_bytes(shape: Shape, heads: usize) -> usize {
-        heads * (Slots::slot_bytes(shape.head_lines()) + size_of::<Cell>() + 2 * size_of::<u32>()) + size_of::<Placed>()
+        heads * (Slots::slot_bytes(shape.head_lines()) + CELL_BYTES) + size_of::<Placed>()
     }
 
     /// Bytes of memory of a block of so many heads whose codes are in a file alone, and those of its sketches.
     pub fn away_bytes(heads: usize) -> [usize; 2] {
         let sketches = heads * size_of::<Offloaded>();
-        [sketches + heads * (size_of::<Cell>() + 2 * size_of::<u32>()) + size_of::<Placed>(), sketches]
+        [sketches + heads * CELL_BYTES + size_of::<Placed>(), sketches]
     }
 
     /// Bytes of codes.
@@ -183,6 +184,8 @@ impl Blocks {
             *self = Blocks { shape, here, away, ..Blocks::NONE };
         }
         memory::reserve(&mut self.list, more)?;
+        memory::reserve(&mut self.cells, more * heads)?;
+        memory::reserve(&mut self.scores, more * heads)?;
         let room = self.list.len() + more;
         for list in self.here.iter_mut().chain(&mut self.away) {
             let more = room - list.len();
@@ -195,25 +198,33 @@ impl Blocks {
     /// OUT_OF_MEMORY: nothing has changed.
     pub fn push(&mut self, block: &Block, first: u32, live: u64) -> Result<()> {
         self.slots.reserve(self.shape.head_lines(), block.heads().len())?;
-        let mut cells = Vec::new();
-        memory::reserve(&mut cells, block.heads().len())?;
+        let (number, before) = (self.list.len(), self.cells.len());
         for codes in block.heads() {
-            let here = if codes.is_there() {
-                Some(Here { slot: 0, wide: memory::copied(codes.parts(self.shape).1)? })
-            } else {
-                None
-            };
-            memory::push(&mut cells, Cell { here, offloaded: None, score: 1.0 })?;
-        }
-        let number = self.list.len() as u32;
-        for (head, (cell, codes)) in (0..).zip(cells.iter_mut().zip(block.heads())) {
-            if let Some(here) = &mut cell.here {
-                here.slot = self.slots.push((number, head), codes.parts(self.shape).0);
+            let wide = codes.is_there().then(|| memory::copied(codes.parts(self.shape).1)).transpose();
+            match wide {
+                Ok(wide) => {
+                    put(&mut self.cells, Cell { here: wide.map(|wide| Here { slot: 0, wide }), offloaded: None })
+                }
+                Err(refused) => {
+                    self.cells.truncate(before);
+                    return Err(refused);
+                }
             }
         }
-        put(&mut self.list, Placed { cells, first, live, place: None });
-        self.list_heads_from(number as usize);
+        for (head, (cell, codes)) in (0..).zip(self.cells[before..].iter_mut().zip(block.heads())) {
+            put(&mut self.scores, 1.0);
+            if let Some(here) = &mut cell.here {
+                here.slot = self.slots.push((number as u32, head), codes.parts(self.shape).0);
+            }
+        }
+        put(&mut self.list, Placed { first, live, place: None, saved: None });
+        self.list_heads_from(number);
         Ok(())
+    }
+
+    /// See [`Placed::saved`].
+    pub fn set_saved(&mut self, block: u32, piece: Option<(u32, u64)>) {
+        self.list[block as usize].saved = piece;
     }
 
     /// Replaces the tokens that are left of each block: `first` and `live`. Blocks without any go.
@@ -221,37 +232,47 @@ impl Blocks {
         for (placed, (first, live)) in self.list.iter_mut().zip(left) {
             (placed.first, placed.live) = (*first, *live);
         }
-        self.remove(|placed| placed.live == 0);
+        self.remove(|all, block| all.list[block].live == 0);
     }
 
     /// Removes the blocks from the `count`th on.
     pub fn truncate(&mut self, count: usize) {
-        let mut at = 0..;
-        self.remove(|_| at.next().is_some_and(|at: usize| at >= count));
+        self.remove(|_, block| block >= count);
     }
 
     /// Removes the blocks of which no head is anywhere.
     pub fn remove_gone(&mut self) {
-        self.remove(Placed::is_gone);
+        self.remove(|all, block| all.cells_of(block as u32).iter().all(Cell::is_nowhere));
     }
 
-    fn remove(&mut self, mut goes: impl FnMut(&Placed) -> bool) {
+    fn remove(&mut self, goes: impl Fn(&Self, usize) -> bool) {
+        let (heads, mut left) = (self.heads(), 0);
         for block in 0..self.list.len() {
-            if goes(&self.list[block]) {
-                self.list[block].live = 0;
-                (0..self.list[block].cells.len()).for_each(|head| self.free_slot(block, head));
+            if goes(self, block) {
+                (0..heads).for_each(|head| self.free_slot(block, head));
+            } else {
+                self.list.swap(left, block);
+                (0..heads).for_each(|head| {
+                    let (to, from) = (left * heads + head, block * heads + head);
+                    self.cells.swap(to, from);
+                    self.scores.swap(to, from);
+                });
+                left += 1;
             }
         }
         self.slots.give_back();
-        self.list.retain(|placed| placed.live != 0);
+        self.list.truncate(left);
+        self.cells.truncate(left * heads);
+        self.scores.truncate(left * heads);
         self.list_heads();
     }
 
     /// Frees the slot of a head of a block.
     fn free_slot(&mut self, block: usize, head: usize) {
-        let Some(Here { slot, .. }) = self.list[block].cells[head].here.take() else { return };
+        let heads = self.heads();
+        let Some(Here { slot, .. }) = self.cells[block * heads + head].here.take() else { return };
         if let Some((block, head)) = self.slots.remove(slot)
-            && let Some(here) = &mut self.list[block as usize].cells[head as usize].here
+            && let Some(here) = &mut self.cells[block as usize * heads + head as usize].here
         {
             here.slot = slot;
         }
@@ -266,9 +287,10 @@ impl Blocks {
 
     /// Lists the heads of the blocks from one on, for which there is room.
     fn list_heads_from(&mut self, first: usize) {
-        let Blocks { list, slots, here, away, wide_bytes, sketch_bytes, .. } = self;
-        for (at, placed) in (first as u32..).zip(&list[first..]) {
-            for (head, cell) in placed.cells.iter().enumerate() {
+        let heads = self.heads();
+        let Blocks { cells, slots, here, away, wide_bytes, sketch_bytes, .. } = self;
+        for (at, cells) in (first as u32..).zip(cells[first * heads..].chunks_exact(heads.max(1))) {
+            for (head, cell) in cells.iter().enumerate() {
                 *wide_bytes += cell.wide_bytes();
                 *sketch_bytes += cell.sketch_bytes();
                 match (&cell.here, &cell.offloaded) {
@@ -285,13 +307,22 @@ impl Blocks {
 
     /// A head of a block.
     pub fn cell(&self, block: u32, head: usize) -> &Cell {
-        &self.list[block as usize].cells[head]
+        &self.cells_of(block)[head]
     }
 
-    /// Asks for what is known of a head of a block, which is read soon: heads of one block lie together, those of another
-    /// block anywhere.
-    pub fn fetch(&self, block: u32, head: usize) {
-        arch::prefetch_far(std::ptr::from_ref(self.cell(block, head)).cast());
+    /// The heads of a block.
+    pub fn cells_of(&self, block: u32) -> &[Cell] {
+        &self.cells[block as usize * self.heads()..][..self.heads()]
+    }
+
+    fn cell_mut(&mut self, block: u32, head: usize) -> &mut Cell {
+        let at = block as usize * self.heads() + head;
+        &mut self.cells[at]
+    }
+
+    /// The score of a head of a block.
+    pub fn score(&self, block: u32, head: usize) -> f32 {
+        self.scores[block as usize * self.heads() + head]
     }
 
     /// Changes a head of a block, and takes note of where its codes are.
@@ -318,7 +349,7 @@ impl Blocks {
             let (lines, wide) = codes.parts(self.shape);
             let wide = memory::copied(wide)?;
             let slot = self.slots.push((block, head as u32), lines);
-            self.change(block, head, |all| all.list[block as usize].cells[head].here = Some(Here { slot, wide }));
+            self.change(block, head, |all| all.cell_mut(block, head).here = Some(Here { slot, wide }));
         }
         Ok(())
     }
@@ -331,7 +362,7 @@ impl Blocks {
     /// A head of a block is no longer in the file. Returns whether it was.
     pub fn forget(&mut self, block: u32, head: usize) -> bool {
         let was = self.cell(block, head).offloaded.is_some();
-        self.change(block, head, |all| all.list[block as usize].cells[head].offloaded = None);
+        self.change(block, head, |all| all.cell_mut(block, head).offloaded = None);
         was
     }
 
@@ -345,25 +376,25 @@ impl Blocks {
         let known = self.list[block as usize].place.replace(place);
         debug_assert!(known.is_none(), "heads that are in the file alone would be lost");
         for (head, offloaded) in heads.into_iter().enumerate() {
-            self.change(block, head, |all| all.list[block as usize].cells[head].offloaded = offloaded);
+            self.change(block, head, |all| all.cell_mut(block, head).offloaded = offloaded);
         }
     }
 
     /// Lowers the scores of all blocks, wherever they are.
     pub fn fade(&mut self, factor: f32) {
-        self.list.iter_mut().flat_map(|placed| &mut placed.cells).for_each(|cell| cell.score *= factor);
+        self.scores.iter_mut().for_each(|score| *score *= factor);
     }
 
     /// Raises the score of a head of a block to one that is higher.
     pub fn raise(&mut self, block: u32, head: usize, score: f32) {
-        let known = &mut self.list[block as usize].cells[head].score;
-        *known = known.max(score);
+        let at = block as usize * self.heads() + head;
+        self.scores[at] = self.scores[at].max(score);
     }
 
     /// The place in the file of a block of which no head is there any more.
     pub fn unused(&mut self, block: u32) -> Option<Range<u64>> {
-        let placed = &mut self.list[block as usize];
-        placed.place.take_if(|_| placed.cells.iter().all(|cell| cell.offloaded.is_none()))
+        let is_unused = self.cells_of(block).iter().all(|cell| cell.offloaded.is_none());
+        self.list[block as usize].place.take_if(|_| is_unused)
     }
 
     /// Chooses the directions of sketches by the keys of the blocks in memory, some of each head. A head without any has none.

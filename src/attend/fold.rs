@@ -39,11 +39,6 @@ impl Run<'_> {
     /// Folds the `at`th of the blocks of a KV head that are in memory.
     pub(super) fn fold_here(&self, unit: &Unit, block: u32, head: usize, at: usize, work: &mut Work) -> Result<()> {
         let blocks = self.tokens.blocks;
-        /// Blocks between what is known of one, which is asked for, and its codes, which kernels fetch.
-        const SOON: usize = 4;
-        if let Some(soon) = blocks.here(head).get(at + SOON) {
-            blocks.fetch(*soon, head);
-        }
         let lines = |block: Option<&u32>, head| blocks.lines(*block?, head);
         let next = lines(blocks.here(head).get(at + 1), head);
         let next = next.or_else(|| lines(blocks.here(head + 1).first(), head + 1)).unwrap_or(&[]);

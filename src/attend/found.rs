@@ -50,6 +50,14 @@ impl Found {
     /// Most blocks that a piece of the file keeps, and most of those that a part has waited for.
     pub(super) const MOST_ARRIVED: [usize; 2] = [2, 8];
 
+    /// Nothing is found.
+    pub(super) fn clear(&mut self) {
+        self.masses.clear();
+        self.arrived.clear();
+        self.lost.clear();
+        (self.reads, self.failure) = (Reads::default(), None);
+    }
+
     pub(super) fn arrive(&mut self, arrived: Arrived) {
         // One that there is no memory for is read again.
         let _ = memory::push(&mut self.arrived, arrived);

@@ -152,9 +152,28 @@ impl Round {
         Ok(())
     }
 
-    /// Takes what the parts have found.
-    pub fn take_found(&self) -> Found {
-        self.lock().map_or_else(|_| Found::default(), |mut now| std::mem::take(&mut now.found))
+    /// What the parts of all rounds have found; they have ended.
+    pub fn all_found(&mut self) -> &mut Found {
+        &mut self.own().found
+    }
+
+    /// No round has begun.
+    pub fn reset(&mut self) {
+        let now = self.own();
+        (now.parts, now.done, now.kv_len) = (0, 0, 0);
+        now.partials.clear();
+        now.found.clear();
+    }
+
+    fn own(&mut self) -> &mut Ended {
+        if self.0.get_mut().is_err() {
+            // A part has panicked.
+            *self = Round::default();
+        }
+        match self.0.get_mut() {
+            Ok(now) => now,
+            Err(poisoned) => poisoned.into_inner(),
+        }
     }
 }
 

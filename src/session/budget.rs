@@ -16,7 +16,7 @@ use super::layer::Layer;
 use super::offload::Offload;
 use super::quant::Encoding;
 use super::{Session, State};
-use crate::attend::{self, Blocks, Found, Reads, Work};
+use crate::attend::{self, Blocks, Reads, Work};
 use crate::layout::{Layout, Rows};
 use crate::status::{Error, Result, bail};
 use crate::sys::{memory, pages};
@@ -232,11 +232,11 @@ impl Budget {
     fn fit_all(&mut self, layers: &mut [Layer], working: usize) {
         for at in 0..layers.len() {
             let layer = &layers[at];
-            if let (None, Some(sizes)) = (&layer.step, layer.sizes()) {
+            if let (false, Some(sizes)) = (layer.slot.is_open(), layer.sizes()) {
                 // The tokens of a prompt's chunk leave in the next begin, and no block makes room for them.
-                let raw = layer.lengths.physical.saturating_sub(layer.chunk);
+                let raw = layer.lengths().physical.saturating_sub(layer.chunk);
                 let share = self.share(layers, &sizes, 1, working);
-                layers[at].fit(Found::default(), Some(&share), raw, self.offload.as_mut());
+                layers[at].fit(Some(&share), raw, self.offload.as_mut());
             }
         }
     }
@@ -342,7 +342,7 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
     for layer in layers {
         all.raw_bytes += layer.raw_bytes() as u64;
         let Some(quant) = &layer.quant else { continue };
-        let (blocks, kept) = (quant.blocks(), &quant.kept);
+        let (blocks, kept) = (&layer.tokens().blocks, &quant.kept);
         let heads = layer.rows.map_or(1, |rows| rows.heads.max(1) as u64);
         let file_tokens = file_tokens(blocks);
         all.block_bytes += blocks.bytes() as u64;

@@ -1,12 +1,12 @@
 //! The layers of a session in a chat file: a save writes what the file has not, and a loaded layer is parked in it.
 
 use super::budget;
-use super::eviction::{Loaded, SavedEviction};
-use super::layer::{CacheLengths, Layer};
-use super::pins::Pins;
-use super::quant::{Contents, SavedQuant};
+use super::eviction::{self, LoadedEviction, SavedEviction};
+use super::layer::Layer;
+use super::quant::SavedQuant;
+use super::tokens::{CacheLengths, Runs, Tokens};
 use super::{Session, State, find};
-use crate::attend::Found;
+use crate::attend::{Blocks, Found};
 use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::{Geometry, LayerEntry, PieceBytes, Run, Snapshot};
@@ -31,11 +31,10 @@ pub struct Saved {
 /// A layer of a file, checked.
 struct LoadedLayer {
     number: u32,
-    lengths: CacheLengths,
+    tokens: Tokens,
     rows: Rows,
-    eviction: Loaded,
-    quant: Option<Contents>,
-    pins: Pins,
+    eviction: Option<LoadedEviction>,
+    pins: Runs,
     value_scales: Vec<u8>,
     pieces: Vec<FilePiece>,
 }
@@ -88,9 +87,7 @@ impl Session {
         if let Some((cache, lossless)) = cache.as_mut().zip(layer.lossless.as_mut()).filter(|_| is_stored) {
             lossless.restore(store, cache, kv_len)?;
         }
-        if let Some(quant) = &mut layer.quant {
-            quant.see_file(|known| Ok(to.has_piece(number, own, known) && is_whole(to, known.0)?))?;
-        }
+        layer.step_mut()?.tokens.see_file(|known| Ok(to.has_piece(number, own, known) && is_whole(to, known.0)?))?;
         let mut saved = Saved::default();
         let given = cache.as_ref().map(Cache::as_ref);
         let mut write = |piece: &NewPiece<'_>| {
@@ -100,16 +97,13 @@ impl Session {
         };
         let runs = store.save(number, given.as_ref(), kv_len, &known, packing, &self.interrupted, &mut write)?;
         let mut all = in_file(&runs)?;
-        if let Some(quant) = &mut layer.quant {
-            let mut lost = Found::default();
-            let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
-            let blocks = quant.save(kv_len, offload, &mut lost, &mut write);
-            if !lost.lost.is_empty() {
-                quant.lose(lost, &layer.pins, budget::offload(budget));
-            }
-            let blocks = blocks?;
-            memory::extend(&mut all, &in_file(&blocks)?)?;
+        let mut lost = Found::default();
+        let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
+        let blocks = layer.step_mut()?.tokens.save_blocks(offload, &mut lost, &mut write);
+        if !lost.lost.is_empty() {
+            layer.lose(lost, budget::offload(budget));
         }
+        memory::extend(&mut all, &in_file(&blocks?)?)?;
         to.set_layer(number, own, &all, &layer.saved_state(given.as_ref())?)?;
         store.set_saved(number, runs);
         if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
@@ -134,7 +128,7 @@ impl Session {
                 memory::push(&mut loaded, find(layers, number)?.loaded(from, entry)?)?;
             }
             None => {
-                if let Some(open) = layers.iter().find(|layer| layer.step.is_some()) {
+                if let Some(open) = layers.iter().find(|layer| layer.slot.is_open()) {
                     bail!(InvalidArgument, "layer {} is open; end comes first", open.number);
                 }
                 for (number, entry) in from.layers() {
@@ -158,19 +152,19 @@ impl Session {
             memory::push(&mut attached, store.prepare(layer.number, layer.rows, std::mem::take(&mut layer.pieces))?)?;
         }
 
-        // Nothing below fails, but where a thread has panicked.
-        for layer in layers.iter_mut().filter(|own| layer.is_none_or(|number| number == own.number)) {
-            layer.reset(store, budget::offload(budget));
+        let chosen = |own: &&mut Layer| layer.is_none_or(|number| number == own.number);
+        layers.iter_mut().filter(chosen).try_for_each(|layer| layer.step_mut().map(drop))?;
+        for layer in layers.iter_mut().filter(chosen) {
+            layer.reset(store, budget::offload(budget))?;
         }
         for (from, attached) in loaded.into_iter().zip(attached) {
             let layer = &mut layers[from.number as usize];
             store.attach(attached);
-            layer.take(from.lengths, from.rows, from.value_scales);
-            layer.eviction.take(from.eviction);
-            layer.pins = from.pins;
-            if let Some(quant) = &mut layer.quant {
-                quant.take(from.quant.unwrap_or_default(), &from.rows, from.lengths);
+            layer.take(from.tokens, from.rows, from.value_scales)?;
+            if let Some((eviction, from)) = layer.eviction.as_mut().zip(from.eviction) {
+                eviction.take(from);
             }
+            layer.pins = from.pins;
         }
         self.fit(&mut state, working).map(drop)
     }
@@ -180,7 +174,7 @@ impl Layer {
     /// The layer as a file has it.
     fn loaded(&self, from: &Snapshot, entry: &LayerEntry) -> Result<LoadedLayer> {
         let number = self.number;
-        if self.step.is_some() {
+        if self.slot.is_open() {
             bail!(InvalidArgument, "layer {number} is open; end comes first");
         }
         let state = from.layer_state(number)?;
@@ -188,7 +182,7 @@ impl Layer {
             let mut reader = Reader::new(&state);
             let Head { logical, quantised } = read_head(&mut reader)?;
             let physical = quantised.as_ref().map_or(entry.tokens(), SavedQuant::physical);
-            let mut saved = SavedEviction::read(&mut reader)?;
+            let saved = SavedEviction::read(&mut reader)?;
             let len = reader.number("the scales of V")?;
             let scales = memory::copied(reader.take(len, "the scales of V")?)?;
             let coded = quantised.as_ref().map_or(0, SavedQuant::tokens);
@@ -196,18 +190,19 @@ impl Layer {
                 bail!(Corrupt, "{physical} tokens and {coded} quantised ones; the layer has {}", entry.tokens());
             }
             if let Some(quantised) = &quantised {
-                quantised.check(saved.positions(), logical)?;
+                quantised.check(&saved.positions, logical)?;
             }
-            let pins = saved.take_pins();
-            Ok((logical, physical, quantised, saved, pins, scales))
+            let lengths = CacheLengths { logical, physical };
+            saved.check(lengths)?;
+            Ok((lengths, quantised, saved, scales))
         };
         let within = |e: Error| e.within(format_args!("state of layer {number} of {}", from.name()));
-        let (logical, physical, quantised, saved, pins, value_scales) = read().map_err(within)?;
+        let (lengths, quantised, mut saved, value_scales) = read().map_err(within)?;
 
         let rows = rows(&entry.geometry)?;
-        let quant = match (&self.quant, &quantised) {
-            (_, None) => None,
-            (Some(quant), Some(saved)) => Some(quant.loaded(saved, from, &rows, &entry.runs)?),
+        let (blocks, held) = match (&self.quant, &quantised) {
+            (_, None) => (Blocks::NONE, 0),
+            (Some(_), Some(saved)) => (saved.load(from, &rows, &entry.runs)?, saved.held()),
             (None, Some(_)) => bail!(
                 Unsupported,
                 "layer {number} of {} has tokens in 8 and 4 bits, and this session keeps that layer raw: kv_memory_mb \
@@ -216,26 +211,24 @@ impl Layer {
                 from.name()
             ),
         };
-        let runs = Run::clip(&entry.runs, 0, physical)?;
+        let runs = Run::clip(&entry.runs, 0, lengths.physical)?;
         let pieces = pieces(from, &rows, &runs)?;
-        let lengths = CacheLengths { logical, physical };
-        let eviction = self.eviction.loaded(saved, lengths).map_err(within)?;
-        Ok(LoadedLayer { number, lengths, rows, eviction, quant, pins, value_scales, pieces })
+        let tokens = Tokens { lengths, raw: Runs::of(&saved.positions, lengths.logical)?, blocks, held };
+        let pins = std::mem::take(&mut saved.pins);
+        let eviction = self.eviction.as_ref().map(|own| own.loaded(saved, lengths)).transpose().map_err(within)?;
+        Ok(LoadedLayer { number, tokens, rows, eviction, pins, value_scales, pieces })
     }
 
     /// Returns the bytes that a file has of the layer beside its tokens.
     fn saved_state(&self, cache: Option<&CacheRef<'_>>) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        let quant = match &self.quant {
-            Some(quant) => quant.saved(self.lengths.physical)?,
-            None => None,
-        };
+        let quant = self.tokens().saved()?;
         push_number(&mut out, if quant.is_some() { STATE_OF_QUANT } else { STATE })?;
-        push_number(&mut out, self.lengths.logical.into())?;
+        push_number(&mut out, self.lengths().logical.into())?;
         if let Some(quant) = &quant {
             quant.put(&mut out)?;
         }
-        self.eviction.save(&self.pins, &mut out)?;
+        eviction::save(self.eviction.as_ref(), &self.tokens().raw, &self.pins, &mut out)?;
         let mut scales = memory::copied(&self.value_scales)?;
         match cache {
             Some(cache) if scales.is_empty() => {

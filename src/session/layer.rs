@@ -1,34 +1,19 @@
-//! One layer: the checks of the host's contract, its lengths, its open step, and its owners.
+//! One layer: the checks of the host's contract, its step, the moves of its tokens, and its owners.
 
-use super::budget::{self, Share, Sizes};
+use super::budget::{self, Sizes};
 use super::config::Config;
-use super::eviction::Eviction;
-use super::lanes::Wanted;
+use super::eviction::{ClosingStep, Eviction};
 use super::lossless::Lossless;
 use super::offload::Offload;
-use super::pins::Pins;
-use super::quant::{self, Quant};
-use crate::attend::Found;
+use super::quant::Quant;
+use super::step::{Slot, Step, is_float};
+use super::sums::{Sums, Wanted};
+use super::tokens::{CacheLengths, Edit, Runs, Tokens};
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
-use crate::status::{Result, bail};
+use crate::status::{Error, Result, bail, error};
 use crate::store::Store;
-use crate::sys::pages;
-
-/// Tokens of a layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheLengths {
-    /// Tokens of the chat since the last reset, less those that an edit of the history removed.
-    pub logical: u32,
-    /// Tokens in the cache.
-    pub physical: u32,
-}
-
-/// A step between begin and end.
-#[derive(Clone)]
-pub(super) struct OpenStep {
-    /// How attention is summed; `None` where nothing is scored.
-    pub(super) wanted: Option<Wanted>,
-}
+use crate::sys::{Shared, memory, pages};
+use std::time::Instant;
 
 /// The layout of a cache, and the addresses of its buffers, which are compared and never read through.
 struct SeenCache {
@@ -39,11 +24,14 @@ struct SeenCache {
 /// The state of one layer.
 pub(super) struct Layer {
     pub(super) number: u32,
-    pub(super) lengths: CacheLengths,
-    pub(super) step: Option<OpenStep>,
-    pub(super) eviction: Eviction,
-    /// Tokens that are never evicted.
-    pub(super) pins: Pins,
+    /// Its tokens, and its step: threads share it while that is open.
+    pub(super) step: Shared<Step>,
+    /// Where threads find the step while it is open.
+    pub(super) slot: Shared<Slot>,
+    /// Positions of tokens, and of those to come, that are never evicted.
+    pub(super) pins: Runs,
+    /// `None` where no token is evicted.
+    pub(super) eviction: Option<Eviction>,
     /// `None` where the config compresses nothing.
     pub(super) lossless: Option<Lossless>,
     /// `None` where tokens stay raw.
@@ -56,6 +44,8 @@ pub(super) struct Layer {
     pub(super) last_step: u32,
     /// The tokens of a step of a prompt, until the next begin.
     pub(super) chunk: u32,
+    /// Bytes returned to the system behind tokens that have left the cache.
+    pub(super) released_bytes: u64,
     /// Some call had a cache of the layer.
     used: bool,
     /// Tokens for which the buffers had room at the last call.
@@ -67,9 +57,47 @@ pub(super) struct Layer {
 }
 
 impl Layer {
+    pub(super) fn new(number: u32, config: &Config) -> Result<Self> {
+        Ok(Layer {
+            number,
+            step: Shared::new(Step::new())?,
+            slot: Shared::new(Slot::new(number))?,
+            pins: Runs::default(),
+            eviction: config.eviction_of(number).map(Eviction::new),
+            lossless: Lossless::new(number, config),
+            quant: Quant::new(number, config),
+            rows: None,
+            too_long_step: 0,
+            last_step: 0,
+            chunk: 0,
+            released_bytes: 0,
+            used: false,
+            buffer_tokens: 0,
+            seen: None,
+            value_scales: Vec::new(),
+        })
+    }
+
+    pub(super) fn tokens(&self) -> &Tokens {
+        &self.step.tokens
+    }
+
+    pub(super) fn lengths(&self) -> CacheLengths {
+        self.step.tokens.lengths
+    }
+
+    /// The step and the tokens, to be changed.
+    /// BUSY: if the step is open, or a thread still attends in it.
+    pub(super) fn step_mut(&mut self) -> Result<&mut Step> {
+        match self.step.get_mut() {
+            Some(step) => Ok(step),
+            None => bail!(Busy, "a thread still attends, or adds sums, in layer {}", self.number),
+        }
+    }
+
     /// The most tokens of a cache, and the longest step that can keep to it.
     pub(super) fn limit(&self) -> Option<(u32, u32)> {
-        let rules = self.eviction.rules()?;
+        let rules = self.eviction.as_ref()?.rules();
         rules.max_tokens.map(|limit| (limit, rules.longest_step(limit)))
     }
 
@@ -77,118 +105,170 @@ impl Layer {
     pub(super) fn see_step(&mut self, added: u32) {
         self.last_step = added;
         self.chunk = budget::chunk(added);
-        if self.limit().is_some_and(|(limit, most)| self.lengths.physical > limit && added > most) {
+        if self.limit().is_some_and(|(limit, most)| self.lengths().physical > limit && added > most) {
             self.too_long_step = self.too_long_step.max(added);
-        }
-    }
-
-    pub(super) fn new(number: u32, config: &Config) -> Self {
-        Layer {
-            number,
-            lengths: CacheLengths::default(),
-            step: None,
-            eviction: Eviction::new(number, config),
-            pins: Pins::default(),
-            lossless: Lossless::new(number, config),
-            quant: Quant::new(number, config),
-            rows: None,
-            too_long_step: 0,
-            last_step: 0,
-            chunk: 0,
-            used: false,
-            buffer_tokens: 0,
-            seen: None,
-            value_scales: Vec::new(),
         }
     }
 
     /// Whether steps attend by the session: never over a cache that the host quantises.
     pub(super) fn attends(&self) -> bool {
-        self.quant.as_ref().is_some_and(Quant::attends) && self.rows.as_ref().is_none_or(quant::is_float)
+        self.quant.as_ref().is_some_and(|quant| quant.attends(self.tokens())) && self.rows.as_ref().is_none_or(is_float)
     }
 
-    /// Opens a step; returns how its attention is summed.
-    pub(super) fn open(&mut self, cache: Option<&Cache<'_>>) -> Option<Wanted> {
+    /// How the attention of the next step is summed; `None` where nothing is scored.
+    pub(super) fn wanted(&self) -> Option<Wanted> {
+        self.eviction.as_ref().map(|eviction| eviction.wanted(self.lengths()))
+    }
+
+    /// Applies an edit of the tokens: the raw ones that stay move together, in the store, too, and the pages behind them are
+    /// released. On an error nothing has changed.
+    pub(super) fn apply(
+        &mut self,
+        edit: Edit,
+        cache: Option<&mut Cache<'_>>,
+        store: &mut Store,
+        offload: Option<&mut Offload>,
+    ) -> Result<()> {
+        let (number, before, slots) = (self.number, self.lengths().physical, edit.slots.pairs());
+        let scores = self.eviction.as_ref().map(|eviction| eviction.scores_of(slots)).transpose()?;
+        let tokens = &mut self.step_mut()?.tokens;
+        // Without a cache there are no tokens in it.
+        let mut released = 0;
+        if let Some(cache) = cache {
+            let after = edit.lengths().physical;
+            let behind = cache.layout.range(after, before - after)?;
+            // MNN's appends have written to all of the tail of INT8 V.
+            let values = if cache.layout.value_sum_bytes() > 0 { cache.layout.tail(after)? } else { behind };
+            store.compacted(number, slots)?;
+            layout::compact(cache, 0, slots, before)?;
+            released = layout::release_apart(cache, behind, values, &mut pages::give_back);
+        }
+        tokens.apply(edit, offload);
+        self.released_bytes += released;
+        if let Some((eviction, scores)) = self.eviction.as_mut().zip(scores) {
+            eviction.set_scores(scores);
+        }
+        Ok(())
+    }
+
+    /// Applies the plan that the last step has made. On an error nothing has changed.
+    pub(super) fn evict(&mut self, cache: &mut Cache<'_>, store: &mut Store) -> Result<()> {
+        let Some(plan) = self.eviction.as_ref().and_then(Eviction::plan) else { return Ok(()) };
+        let (start, before) = (Instant::now(), self.lengths().physical);
+        let edit = self.tokens().left_in(plan)?;
+        self.apply(edit, Some(cache), store, None)?;
+        let after = self.lengths().physical;
+        self.eviction.iter_mut().for_each(|eviction| eviction.evicted(before, after, start));
+        Ok(())
+    }
+
+    /// Makes all that a step needs, so that [`Layer::open`] cannot fail.
+    /// BUSY: if a thread still attends in the last one.
+    pub(super) fn prepare(&mut self, spare: &mut Vec<Sums>, lanes: u32) -> Result<()> {
+        let wanted = self.wanted();
+        let step = self.step_mut()?;
+        step.tokens.reserve()?;
+        step.wanted = wanted;
+        if let Some(wanted) = wanted {
+            if step.sums.is_empty() {
+                step.sums = spare.pop().map_or_else(|| Sums::new(lanes), Ok)?;
+            }
+            step.sums.start(wanted.block_tokens);
+        }
+        Ok(())
+    }
+
+    /// Opens the step for threads.
+    pub(super) fn open(&mut self, cache: Option<&Cache<'_>>, offload: Option<&Offload>) -> Result<()> {
         match cache {
             Some(cache) => self.see(cache),
             None => self.buffer_tokens = 0,
         }
         self.chunk = 0;
-        let wanted = self.wanted();
-        self.step = Some(OpenStep { wanted });
-        wanted
+        let (attends, rows) = (self.attends(), self.rows);
+        let weighs = self.quant.as_ref().is_some_and(Quant::weighs);
+        let step = self.step_mut()?;
+        step.close();
+        (step.rows, step.attends, step.weighs) = (rows, attends, weighs);
+        step.file = offload.filter(|_| attends).and_then(Offload::source);
+        *self.slot.lock()? = Some(self.step.clone());
+        Ok(())
     }
 
-    pub(super) fn close(&mut self, cache: Option<&Cache<'_>>) {
-        self.step = None;
+    /// Closes the books of a step that threads no longer reach: what it has summed and found goes back to its owners.
+    /// On an error nothing has changed.
+    /// INVALID_ARGUMENT: if the sums are not those of the step.
+    pub(super) fn end(&mut self, mut closing: ClosingStep) -> Result<()> {
+        let (number, start, after) = (self.number, Instant::now(), self.lengths().physical + closing.added);
+        let step = self.step_mut()?;
+        if let Some(wanted) = step.wanted.filter(|_| closing.queries > 0) {
+            let rows = wanted.rows(closing.queries as usize) as u32;
+            closing.attention = step.sums.gather(number, closing.heads, rows, after)?;
+        }
+        if let Some(eviction) = &mut self.eviction {
+            eviction.reserve(after)?;
+        }
+        let step = self.step_mut()?;
+        step.tokens.append(closing.added)?;
+        (step.file, step.attends) = (None, false);
+        if let Some(eviction) = &mut self.eviction {
+            eviction.end(&closing, &self.step.tokens, &self.pins, start);
+        }
+        Ok(())
+    }
+
+    /// Takes note of the cache of a step that has ended, and leaves its lanes to the next one.
+    pub(super) fn close(&mut self, cache: Option<&Cache<'_>>, spare: &mut Vec<Sums>) {
+        if let Some(step) = self.step.get_mut() {
+            let sums = std::mem::take(&mut step.sums);
+            if !sums.is_empty() && !sums.is_poisoned() {
+                // One that there is no room for is made anew.
+                let _ = memory::push(spare, sums);
+            }
+        }
         if let Some(cache) = cache {
             self.see(cache);
         }
     }
 
-    /// The cache was cleared.
-    pub(super) fn reset(&mut self, store: &mut Store, offload: Option<&mut Offload>) {
-        self.lengths = CacheLengths::default();
+    /// Makes a waiting plan anew.
+    pub(super) fn plan_anew(&mut self) {
+        if let Some(eviction) = &mut self.eviction {
+            eviction.plan_anew(&self.step.tokens, &self.pins);
+        }
+    }
+
+    /// The cache was cleared. BUSY: if a thread still attends; nothing has changed.
+    pub(super) fn reset(&mut self, store: &mut Store, offload: Option<&mut Offload>) -> Result<()> {
+        let step = self.step_mut()?;
+        step.close();
+        step.tokens.clear(offload);
         (self.last_step, self.chunk) = (0, 0);
-        self.step = None;
         self.rows = None;
         self.value_scales = Vec::new();
-        self.pins.clear();
-        self.eviction.reset();
-        if let Some(quant) = &mut self.quant {
-            quant.reset(offload);
-        }
+        self.pins = Runs::default();
+        self.eviction.iter_mut().for_each(Eviction::reset);
+        self.quant.iter_mut().for_each(Quant::reset);
         store.truncated(self.number, 0);
         self.lossless.iter_mut().for_each(|lossless| lossless.reset(store));
-    }
-
-    /// Takes what a step has found, and lets blocks leave until the layer holds its share beside so many raw tokens.
-    pub(super) fn fit(&mut self, found: Found, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) {
-        if let Some(quant) = &mut self.quant {
-            quant.fit(found, share, raw_tokens, &self.pins, offload);
-        }
-    }
-
-    /// As [`Layer::fit`], in a step. Where the step was refused memory, nothing leaves to make room for tokens that the next
-    /// one quantises.
-    pub(super) fn fit_step(
-        &mut self,
-        found: Found,
-        share: Option<&Share>,
-        raw_tokens: u32,
-        offload: Option<&mut Offload>,
-    ) {
-        let is_short = self.quant.as_ref().is_some_and(Quant::is_short);
-        self.fit(found, share.filter(|_| !is_short), raw_tokens, offload);
-    }
-
-    /// A step has ended: counts one above the share.
-    pub(super) fn see_share(&mut self, share: Option<&Share>, raw_tokens: u32) {
-        if let (Some(share), Some(quant)) = (share, &mut self.quant) {
-            quant.see_share(share, raw_tokens);
-        }
+        Ok(())
     }
 
     /// Takes what a file has of the layer, after a reset. Raw tokens that the next begin quantises are like those of a chunk.
-    pub(super) fn take(&mut self, lengths: CacheLengths, rows: Rows, value_scales: Vec<u8>) {
-        self.chunk = self.quant.as_ref().map_or(0, |quant| lengths.physical.saturating_sub(quant.least_raw()));
-        (self.lengths, self.rows, self.value_scales, self.used) = (lengths, Some(rows), value_scales, true);
-    }
-
-    /// Replaces the pins. A waiting plan is made anew.
-    pub(super) fn set_pins(&mut self, pins: Pins) {
-        self.pins = pins;
-        self.eviction.plan_anew(self.lengths, &self.pins);
-    }
-
-    /// How attention is summed, of the open step or of the next; `None` where nothing is scored.
-    pub(super) fn wanted(&self) -> Option<Wanted> {
-        self.step.as_ref().map_or_else(|| self.eviction.wanted(self.lengths), |step| step.wanted)
+    pub(super) fn take(&mut self, tokens: Tokens, rows: Rows, value_scales: Vec<u8>) -> Result<()> {
+        let physical = tokens.lengths.physical;
+        self.step_mut()?.tokens = tokens;
+        self.chunk = self.quant.as_ref().map_or(0, |quant| physical.saturating_sub(quant.least_raw()));
+        (self.rows, self.value_scales, self.used) = (Some(rows), value_scales, true);
+        if let Some(quant) = &mut self.quant {
+            quant.kept.loaded(&self.step.tokens, rows.heads);
+        }
+        Ok(())
     }
 
     /// INVALID_ARGUMENT: if a step is open, or `kv_len` is not the length of the cache.
     pub(super) fn check_closed(&self, kv_len: u32) -> Result<()> {
-        if self.step.is_some() {
+        if self.slot.is_open() {
             bail!(
                 InvalidArgument,
                 "layer {} is open already; end comes first (abort when the step failed)",
@@ -198,17 +278,14 @@ impl Layer {
         self.check_length(kv_len)
     }
 
-    /// The open step. INVALID_ARGUMENT: if there is none; `call` is the name of the caller.
-    pub(super) fn check_open(&self, call: &str) -> Result<OpenStep> {
-        match &self.step {
-            Some(step) => Ok(step.clone()),
-            None => bail!(InvalidArgument, "layer {} is not open; begin comes before {call}", self.number),
-        }
+    /// Why `call` is refused between steps.
+    pub(super) fn is_not_open(&self, call: &str) -> Error {
+        error!(InvalidArgument, "layer {} is not open; begin comes before {call}", self.number)
     }
 
     /// INVALID_ARGUMENT: if `kv_len` is not the length of the cache.
     pub(super) fn check_length(&self, kv_len: u32) -> Result<()> {
-        let CacheLengths { physical, .. } = self.lengths;
+        let CacheLengths { physical, .. } = self.lengths();
         if kv_len != physical {
             let layer = self.number;
             bail!(
@@ -241,7 +318,7 @@ impl Layer {
 
     /// The tokens that the open step has appended. INVALID_ARGUMENT: if the cache has become shorter, or the chat too long.
     pub(super) fn check_growth(&self, kv_len: u32) -> Result<u32> {
-        let (layer, CacheLengths { logical, physical }) = (self.number, self.lengths);
+        let (layer, CacheLengths { logical, physical }) = (self.number, self.lengths());
         let Some(added) = kv_len.checked_sub(physical) else {
             bail!(
                 InvalidArgument,
@@ -286,12 +363,12 @@ impl Layer {
 
     /// Raw bytes of the tokens in the cache.
     pub(super) fn raw_bytes(&self) -> usize {
-        self.token_bytes() * self.lengths.physical as usize
+        self.token_bytes() * self.lengths().physical as usize
     }
 
     /// Bytes of the buffers behind the tokens.
     pub(super) fn tail_bytes(&self) -> u64 {
-        self.buffer_tokens.saturating_sub(self.lengths.physical as usize) as u64 * self.token_bytes() as u64
+        self.buffer_tokens.saturating_sub(self.lengths().physical as usize) as u64 * self.token_bytes() as u64
     }
 
     /// Bytes of the whole pages that the layer's compressed tokens have left.
@@ -303,12 +380,12 @@ impl Layer {
     /// Bytes that evicted tokens have left: the whole pages behind the tokens, as far as the tokens of the chat reach, and
     /// the tokens for which the buffers have no room.
     pub(super) fn evicted_bytes(&self) -> u64 {
-        let (max, CacheLengths { logical, physical }) = (self.buffer_tokens as u32, self.lengths);
+        let (max, CacheLengths { logical, physical }) = (self.buffer_tokens as u32, self.lengths());
         let beyond = logical.saturating_sub(max.max(physical));
         let behind = logical.min(max).saturating_sub(physical);
         let pages = match &self.seen {
             // 0 where the system drops no pages.
-            Some(seen) if self.eviction.counts().released_bytes > 0 => {
+            Some(seen) if self.released_bytes > 0 => {
                 seen.layout.range(physical, behind).map_or(0, |range| seen.page_bytes(range))
             }
             _ => 0,

@@ -1,51 +1,52 @@
 //! A session: eviction and compression of one model's caches, as a config says.
 //!
-//! Per layer and step a host calls [`Session::begin`], appends tokens, hands sums to [`Session::block_sums`] from its threads,
-//! and calls [`Session::end`], or [`Session::abort`] after a failure. A plan made at the end of a step is applied at the
-//! begin of the layer's next one; besides, only [`Session::keep`] moves tokens.
+//! Per layer and step a host calls [`Session::begin`], appends tokens, attends or hands sums to [`Session::block_sums`] from its
+//! threads, and calls [`Session::end`], or [`Session::abort`] after a failure. Begin moves tokens between their places
+//! ([`tokens`]) and opens one [`step`], which threads share; end closes it, and takes what it has learnt. Besides, only
+//! [`Session::keep`] and [`Session::trim`] move tokens.
 //!
-//! This file checks the contract and sequences the owners of a layer: [`eviction`], [`lossless`] and [`quant`]. [`State`] is
-//! behind one mutex; sums are in [`lanes`], without locks. Lock order: the state, then all lanes (a lane in use is refused),
-//! then the queue of the store.
+//! [`State`] is behind one mutex. Lock order: the state, then the slot of a step, then the queue of the store.
 
 mod budget;
 pub mod config;
 mod eviction;
 mod file;
 mod host;
-mod lanes;
 mod layer;
 mod lossless;
 pub mod metrics;
 mod offload;
 mod park;
-mod pins;
 mod quant;
 mod report;
+mod step;
+mod sums;
 mod tail;
+mod tokens;
 mod warnings;
 
 pub use crate::attend::Queries;
 pub use budget::{Holds, MemoryStats, Rung};
 pub use file::Saved;
 pub use host::Host;
-pub use lanes::ScoredRows;
-pub use layer::CacheLengths;
+pub use step::Begun;
+pub use sums::ScoredRows;
+pub use tokens::CacheLengths;
 
-use crate::attend::{Found, Work};
-use crate::h2o::BlockSums;
+use crate::attend::Work;
 use crate::layout::{self, Cache, Kind, Layout, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::{Settings, Spares, Store};
-use crate::sys::{Mutex, MutexGuard, memory};
+use crate::sys::{Mutex, MutexGuard, Shared, memory};
 use budget::{Budget, Share, Sizes};
 use config::Config;
 use eviction::ClosingStep;
-use lanes::{Lanes, Wanted};
 use layer::Layer;
 use offload::Offload;
-use quant::{Encoding, RawTokens, Slot};
+use quant::Encoding;
 use std::sync::atomic::{AtomicBool, Ordering};
+use step::{Slot, is_float};
+use sums::{MOST_LANES, Sums};
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
 const MOST_LAYERS: u32 = 4096;
@@ -55,35 +56,14 @@ pub struct Session {
     outlook: String,
     warnings: Vec<String>,
     state: Mutex<State>,
-    lanes: Lanes,
-    /// The open steps of layers whose tokens are quantised, and of no others.
-    attending: Vec<Slot>,
+    /// The open steps, by layer.
+    slots: Vec<Shared<Slot>>,
+    /// Threads that may hand over sums at once.
+    lanes: u32,
     /// Working memory of parts.
     parts: Mutex<Vec<Work>>,
     /// See [`Session::interrupt`].
     interrupted: AtomicBool,
-}
-
-/// A step that was opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Begun {
-    /// Tokens in the cache.
-    pub kv_len: u32,
-    /// The host calls [`Session::attend`] in place of its own attention.
-    pub attends: bool,
-    /// Changes where the session warns of something new, once for all layers of a forward.
-    pub warnings: u32,
-    wanted: Option<Wanted>,
-}
-
-impl Begun {
-    /// The rows and blocks that a host sums where the step has `queries` rows per head.
-    pub fn scored_rows(&self, queries: u32) -> ScoredRows {
-        self.wanted.map_or(ScoredRows::default(), |wanted| ScoredRows {
-            rows: wanted.rows(queries as usize) as u32,
-            block_tokens: wanted.block_tokens as u32,
-        })
-    }
 }
 
 struct State {
@@ -93,6 +73,8 @@ struct State {
     store: Store,
     /// Working memory of quantisation.
     encoding: Encoding,
+    /// Lanes of steps that are closed, with room for those of the open ones.
+    spare_sums: Vec<Sums>,
     /// `None` where the config sets none.
     budget: Option<Budget>,
 }
@@ -110,7 +92,9 @@ impl Session {
         if !(1..=MOST_LAYERS).contains(&layers) {
             bail!(InvalidArgument, "layers is {layers}; 1 to {MOST_LAYERS} expected");
         }
-        let (most_lanes, lanes) = (lanes, Lanes::new(lanes)?);
+        if !(1..=MOST_LANES).contains(&lanes) {
+            bail!(InvalidArgument, "lanes is {lanes}; 1 to {MOST_LANES} expected");
+        }
         let (mut config, mut warnings) = Config::parse(config_json, defaults_json, layers)?;
         if !host.attends {
             let memory = config.memory.take().is_some();
@@ -122,30 +106,27 @@ impl Session {
         }
         let store = match &mut config.lossless {
             Some(rules) => {
-                rules.workers = Some(host::workers(rules.workers, most_lanes));
+                rules.workers = Some(host::workers(rules.workers, lanes));
                 Store::new(lossless::settings(rules))?
             }
             None => Store::new(Settings::default())?,
         };
         let outlook = config.outlook(layers)?;
-        let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
-        let attending = memory::collect(layers.iter().map(|layer| Slot::new(layer.number)))?;
+        let layers = memory::try_collect((0..layers).map(|number| Layer::new(number, &config)))?;
+        let slots = memory::collect(layers.iter().map(|layer| layer.slot.clone()))?;
+        let mut spare_sums = Vec::new();
+        memory::reserve(&mut spare_sums, layers.iter().filter(|layer| layer.eviction.is_some()).count())?;
         let budget = config.memory.take().map(Budget::new).transpose()?;
+        let encoding = Encoding::default();
         Ok(Session {
             outlook,
             warnings,
-            attending,
-            parts: Mutex::new(Vec::new()),
-            state: Mutex::new(State { warnings: 0, layers, store, encoding: Encoding::default(), budget }),
+            state: Mutex::new(State { warnings: 0, layers, store, encoding, spare_sums, budget }),
+            slots,
             lanes,
+            parts: Mutex::new(Vec::new()),
             interrupted: AtomicBool::new(false),
         })
-    }
-
-    /// Adds block sums of an open layer to a lane. Non-blocking. One thread at a time may use a lane, and none while a
-    /// call opens, closes or resets a layer. Which lane has which head changes no result.
-    pub fn block_sums(&self, layer: u32, lane: u32, sums: &BlockSums<'_>) -> Result<()> {
-        self.lanes.block_sums(layer, lane, sums)
     }
 
     /// One line: what the config does to the model; from the first begin on with the tokens that a budget holds.
@@ -166,15 +147,15 @@ impl Session {
     /// layer may have no cache. On an error the layer is closed; compressed tokens may be back.
     pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<Begun> {
         let mut state = self.state()?;
-        let mut lanes = self.lanes.all()?;
-        let working = self.fit_working(&mut state);
-        let State { layers, store, encoding, budget, .. } = &mut *state;
+        let working = self.fit_working(&mut state)?;
+        let State { layers, store, encoding, spare_sums, budget, .. } = &mut *state;
         let found = find(layers, layer)?;
         found.check_closed(kv_len)?;
         found.check_cache(cache.as_ref(), kv_len)?;
-        lanes.reserve()?;
-        let share = share(budget, layers, layer, cache.as_ref().map(|cache| cache.layout), working?)?;
+        let share = share(budget, layers, layer, cache.as_ref().map(|cache| cache.layout), working)?;
+        let share = share.as_ref();
         let layer = find(layers, layer)?;
+        layer.prepare(spare_sums, self.lanes)?;
 
         self.interrupted.store(false, Ordering::Relaxed);
         let mut spares = Spares::default();
@@ -183,27 +164,18 @@ impl Session {
             if let Some(lossless) = &mut layer.lossless {
                 spares = lossless.restore(store, cache, kv_len)?;
             }
-            layer.lengths = layer.eviction.begin(cache, store, layer.lengths)?;
-            if let Some(quant) = &mut layer.quant {
-                let (lengths, eviction) = (layer.lengths, &mut layer.eviction);
-                layer.lengths = quant.begin(RawTokens { cache, lengths, eviction, store }, encoding, share.as_ref());
-            }
+            layer.evict(cache, store)?;
+            layer.quantise(cache, store, encoding, share);
         }
+        let kv_len = layer.lengths().physical;
         if let Some(lossless) = &mut layer.lossless {
-            lossless.begin(store, cache.as_ref(), layer.lengths.physical);
+            lossless.begin(store, cache.as_ref(), kv_len);
             lossless.prefetch_next(store, spares);
         }
-        let wanted = layer.open(cache.as_ref());
-        lanes.open(layer.number, wanted);
-        let raw = layer.lengths.physical;
-        layer.fit_step(Found::default(), share.as_ref(), raw, budget::offload(budget));
-        if let Some(quant) = layer.quant.as_ref().filter(|_| layer.attends()) {
-            let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
-            let step = quant.open(layer.eviction.positions(), layer.lengths, layer.rows, offload);
-            self.attending[layer.number as usize].open(step);
-        }
-        let (kv_len, attends) = (raw, layer.attends());
-        if layer.number == 0 {
+        layer.fit_step(share, kv_len, budget::offload(budget));
+        layer.open(cache.as_ref(), budget.as_ref().and_then(|budget| budget.offload.as_ref()))?;
+        let (attends, wanted, is_first) = (layer.step.attends, layer.step.wanted, layer.number == 0);
+        if is_first {
             state.warnings |= state.warning_kinds();
         }
         Ok(Begun { kv_len, attends, warnings: state.warnings, wanted })
@@ -213,39 +185,41 @@ impl Session {
     /// error the layer is still open, and nothing has changed.
     pub fn end(&self, layer: u32, heads: u32, queries: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
-        let mut lanes = self.lanes.all()?;
         let working = self.fit_working(&mut state)?;
-        let State { layers, store, budget, .. } = &mut *state;
+        let State { layers, store, spare_sums, budget, .. } = &mut *state;
         let at = layer as usize;
         let layer = find(layers, layer)?;
-        let wanted = layer.check_open("end")?.wanted;
+        let slot = layer.slot.clone();
+        let mut open = slot.lock()?;
+        let Some(step) = &*open else { return Err(layer.is_not_open("end")) };
         layer.check_cache(Some(&cache), kv_len)?;
         let added = layer.check_growth(kv_len)?;
         // The cache may be the first that the layer is given.
-        if layer.attends() && quant::is_float(&cache.layout.rows()) {
-            self.attending[at].check(queries, kv_len)?;
+        if step.attends && is_float(&cache.layout.rows()) {
+            step.check(layer.number, queries, kv_len)?;
         }
-
+        *open = None;
         let keeps_first = cache.layout.rows().key == Kind::Int8;
-        let step = ClosingStep { heads, queries, added, wanted, keeps_first };
-        layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths, &layer.pins)?;
-        // Nothing below fails.
+        let step = ClosingStep { heads, queries, added, attention: None, keeps_first };
+        if let Err(error) = layer.end(step) {
+            *open = Some(layer.step.clone());
+            return Err(error);
+        }
+        drop(open);
+        layer.close(Some(&cache), spare_sums);
         layer.see_step(added);
-        lanes.close(layer.number);
-        let found = self.attending[at].close();
-        layer.close(Some(&cache));
         let share = budget.as_ref().map(|budget| budget.share(layers, &cache.layout.into(), added, working));
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - budget::chunk(added);
-        layer.fit_step(found, share.as_ref(), raw, budget::offload(budget));
+        layer.fit_step(share.as_ref(), raw, budget::offload(budget));
         layer.see_share(share.as_ref(), raw);
-        if layer.eviction.has_released() {
+        if layer.released_bytes > 0 {
             tail::release_again(&mut cache, kv_len - added, kv_len);
         }
         let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
         let layer = &mut layers[at];
-        let (len, token_bytes) = (layer.lengths.physical, cache.layout.rows().token_bytes());
+        let (len, token_bytes) = (layer.lengths().physical, cache.layout.rows().token_bytes());
         if let Some(lossless) = &mut layer.lossless {
             lossless.end(store, cache, len, token_bytes, raw_bytes);
         }
@@ -255,19 +229,25 @@ impl Session {
     /// Closes a step that failed: the cache has the `kv_len` tokens that begin left. The step is not counted.
     pub fn abort(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
-        let mut lanes = self.lanes.all()?;
-        let State { layers, store, .. } = &mut *state;
+        let State { layers, store, spare_sums, .. } = &mut *state;
         let layer = find(layers, layer)?;
-        layer.check_open("abort")?;
+        let slot = layer.slot.clone();
+        let mut open = slot.lock()?;
+        if open.is_none() {
+            return Err(layer.is_not_open("abort"));
+        }
         layer.check_length(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
 
         if let Some(cache) = &mut cache {
             tail::discard(cache, kv_len)?;
         }
-        lanes.close(layer.number);
-        self.attending[layer.number as usize].close();
-        layer.close(cache.as_ref());
+        *open = None;
+        drop(open);
+        if let Some(step) = layer.step.get_mut() {
+            step.close();
+        }
+        layer.close(cache.as_ref(), spare_sums);
         if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
             lossless.abort(store, cache);
         }
@@ -290,41 +270,49 @@ impl Session {
         layer.check_closed(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
 
-        if layout::check_pairs(logical, layer.lengths.logical)? < layer.lengths.logical {
-            let pins = layer.pins.kept(logical)?;
-            let cut = layer.quant.as_mut().map(|quant| quant.cut(logical, &layer.eviction)).transpose()?;
-            layer.lengths = layer.eviction.keep(logical, cache.as_mut(), store, layer.lengths, &pins)?;
+        let before = layer.lengths().logical;
+        let stays = layout::check_pairs(logical, before)?;
+        if stays < before {
+            let edit = layer.tokens().kept(logical)?;
+            let is_int8 = cache.as_ref().is_some_and(|cache| cache.layout.rows().key == Kind::Int8);
+            if is_int8 && edit.lengths().physical == 0 && stays > 0 {
+                bail!(
+                    InvalidArgument,
+                    "layer {} would have {stays} tokens in its chat and none in its cache, whose K is INT8: MNN's quantiser must \
+                     begin with more than one token; clear the cache and reset the layer (mnnkv_session_reset)",
+                    layer.number
+                );
+            }
+            let pins = tokens::pins_of(&layer.pins, logical)?;
+            let bytes = layer.tokens().blocks.other_bytes();
+            layer.apply(edit, cache.as_mut(), store, budget::offload(budget))?;
             layer.pins = pins;
-            if layer.lengths.physical == 0 {
+            layer.plan_anew();
+            if layer.lengths().physical == 0 {
                 layer.value_scales = Vec::new();
             }
-            if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
-                let before = quant.blocks().other_bytes();
-                quant.apply(cut, budget::offload(budget));
-                let freed = before - quant.blocks().other_bytes().min(before);
-                budget.iter_mut().for_each(|budget| budget.see_freed(freed));
-            }
+            let freed = bytes.saturating_sub(layer.tokens().blocks.other_bytes());
+            budget.iter_mut().for_each(|budget| budget.see_freed(freed));
         }
         if let Some(cache) = &cache {
             layer.see(cache);
         }
-        Ok(layer.lengths.physical)
+        Ok(layer.lengths().physical)
     }
 
     /// Clears one layer, or all: the host has cleared its cache.
+    /// BUSY: if a thread attends, or adds sums.
     pub fn reset(&self, layer: Option<u32>) -> Result<()> {
         let mut state = self.state()?;
-        let mut lanes = self.lanes.all()?;
         let State { layers, store, budget, .. } = &mut *state;
         let which = match layer {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],
         };
         for layer in which {
-            lanes.close(layer.number);
-            self.attending[layer.number as usize].close();
-            let freed = layer.quant.as_ref().map_or(0, |quant| quant.blocks().other_bytes());
-            layer.reset(store, budget::offload(budget));
+            *layer.slot.lock()? = None;
+            let freed = layer.tokens().blocks.other_bytes();
+            layer.reset(store, budget::offload(budget))?;
             budget.iter_mut().for_each(|budget| budget.see_freed(freed));
         }
         Ok(())
@@ -341,7 +329,10 @@ impl Session {
         let mut changed = Vec::new();
         memory::reserve(&mut changed, layers.len())?;
         layers.iter().try_for_each(|layer| memory::push(&mut changed, layer.pins.with(first..end, on)?))?;
-        layers.iter_mut().zip(changed).for_each(|(layer, pins)| layer.set_pins(pins));
+        for (layer, pins) in layers.iter_mut().zip(changed) {
+            layer.pins = pins;
+            layer.plan_anew();
+        }
         Ok(())
     }
 
@@ -350,14 +341,14 @@ impl Session {
         let mut state = self.state()?;
         let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
-        let (number, len) = (layer.number, layer.lengths.physical);
+        let (number, len) = (layer.number, layer.lengths().physical);
         if begin.checked_add(count).is_none_or(|end| end > len) {
             bail!(InvalidArgument, "begin is {begin} and count {count}; layer {number} has {len} tokens in its cache");
         }
         if count == 0 {
             return Ok(());
         }
-        if layer.quant.as_ref().is_some_and(|quant| !quant.blocks().list().is_empty()) {
+        if !layer.tokens().blocks.list().is_empty() {
             bail!(
                 InvalidArgument,
                 "layer {number} has quantised tokens, which cannot be written: keys keep their rotation (attend.h)"
@@ -368,13 +359,21 @@ impl Session {
 
     /// The logical and the physical length of a layer; while it is open, as begin left them.
     pub fn lengths(&self, layer: u32) -> Result<CacheLengths> {
-        Ok(find(&mut self.state()?.layers, layer)?.lengths)
+        Ok(find(&mut self.state()?.layers, layer)?.lengths())
     }
 
-    /// The logical positions of a layer's cache in physical order: runs of (offset, length), ascending and
-    /// never touching.
-    pub fn positions(&self, layer: u32) -> Result<Vec<Pair>> {
-        memory::copied(find(&mut self.state()?.layers, layer)?.eviction.positions())
+    /// The positions of the tokens that a KV head can attend to, wherever they are; or without a head of those in a layer's cache,
+    /// in the order of their slots. Runs of (first, count), ascending and never touching; while the layer is open, as begin
+    /// left them.
+    /// INVALID_ARGUMENT: if the layer is known not to have the head.
+    pub fn positions(&self, layer: u32, head: Option<u32>) -> Result<Vec<Pair>> {
+        let mut state = self.state()?;
+        let layer = find(&mut state.layers, layer)?;
+        let Some(head) = head else { return memory::copied(layer.tokens().raw.pairs()) };
+        if let Some(rows) = layer.rows.filter(|rows| head as usize >= rows.heads) {
+            bail!(InvalidArgument, "kv_head is {head}; layer {} has {} KV heads", layer.number, rows.heads);
+        }
+        Ok(layer.tokens().attended(head as usize)?.into_pairs())
     }
 
     /// Bytes of working memory, which no layer has.

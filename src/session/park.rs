@@ -15,7 +15,6 @@ impl Session {
     /// BUSY: if the session is interrupted.
     pub fn park(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32, packing: &Packing) -> Result<Parked> {
         let mut state = self.state()?;
-        let _lanes = self.lanes.all()?;
         let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
@@ -54,7 +53,7 @@ impl Layer {
             self.value_scales = Vec::new();
             return Ok(());
         }
-        let len = self.lengths.physical;
+        let len = self.lengths().physical;
         if !self.value_scales.is_empty() {
             layout::scatter_scales(cache, cache.layout.range(0, len)?, &self.value_scales)?;
         }

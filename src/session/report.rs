@@ -5,7 +5,7 @@ use super::eviction::{EvictionCounts, Shares};
 use super::layer::Layer;
 use super::lossless::{Lossless, LosslessCounts};
 use super::metrics::{Metrics, WaitTimes};
-use super::quant::{Quant, QuantStats};
+use super::quant::QuantStats;
 use super::{Session, State, find};
 use crate::json::Escaped;
 use crate::status::Result;
@@ -70,7 +70,7 @@ impl State {
             return Ok(metrics);
         }
         lengths(&mut metrics, &layers)?;
-        eviction(&mut metrics, memory::collect(layers.iter().copied().filter(|l| l.eviction.rules().is_some()))?);
+        eviction(&mut metrics, memory::collect(layers.iter().copied().filter(|l| l.eviction.is_some()))?);
         let store = &mut self.store;
         let stats = store.statistics(layer);
         metrics.h2o_parked_raw_bytes = stats.parked_raw_bytes as f64;
@@ -97,7 +97,7 @@ fn total(layers: &[&Layer], of: impl Fn(&Layer) -> u64) -> f64 {
 }
 
 fn evicting(layers: &[&Layer], of: fn(&EvictionCounts) -> u64) -> f64 {
-    total(layers, |l| of(l.eviction.counts()))
+    total(layers, |l| l.eviction.as_ref().map_or(0, |eviction| of(eviction.counts())))
 }
 
 fn us(ns: f64) -> f64 {
@@ -105,9 +105,9 @@ fn us(ns: f64) -> f64 {
 }
 
 fn lengths(metrics: &mut Metrics, layers: &[&Layer]) -> Result<()> {
-    metrics.h2o_logical_tokens = total(layers, |l| l.lengths.logical.into());
-    metrics.h2o_physical_tokens = total(layers, |l| l.lengths.physical.into());
-    let quantised = memory::collect(layers.iter().filter_map(|l| l.quant.as_ref()).map(Quant::stats))?;
+    metrics.h2o_logical_tokens = total(layers, |l| l.lengths().logical.into());
+    metrics.h2o_physical_tokens = total(layers, |l| l.lengths().physical.into());
+    let quantised = memory::collect(layers.iter().filter_map(|l| Some(l.quant.as_ref()?.stats(l.tokens()))))?;
     let count = |of: fn(&QuantStats) -> u64| quantised.iter().map(of).sum::<u64>() as f64;
     if !quantised.is_empty() {
         metrics.quant_tokens = count(|c| c.tokens);
@@ -119,7 +119,7 @@ fn lengths(metrics: &mut Metrics, layers: &[&Layer]) -> Result<()> {
     }
     metrics.h2o_resident_saved_bytes = total(layers, Layer::evicted_bytes) - count(|c| c.bytes);
     metrics.h2o_reclaimable_bytes = total(layers, Layer::tail_bytes);
-    metrics.h2o_released_bytes = evicting(layers, |c| c.released_bytes);
+    metrics.h2o_released_bytes = total(layers, |l| l.released_bytes);
     Ok(())
 }
 
@@ -129,13 +129,13 @@ fn eviction(metrics: &mut Metrics, layers: Vec<&Layer>) {
         return;
     }
     let count = |of| evicting(&layers, of);
-    let logical = total(&layers, |l| l.lengths.logical.into());
-    let physical = total(&layers, |l| l.lengths.physical.into());
+    let logical = total(&layers, |l| l.lengths().logical.into());
+    let physical = total(&layers, |l| l.lengths().physical.into());
     if physical > 0.0 {
         metrics.h2o_keep_ratio = physical / logical;
         metrics.h2o_lossy_ratio = logical / physical;
     }
-    let shares = || layers.iter().filter_map(|l| l.eviction.shares());
+    let shares = || layers.iter().filter_map(|l| l.eviction.as_ref()?.shares());
     if shares().next().is_some() {
         let mean = |of: fn(&Shares) -> f32| shares().map(|s| f64::from(of(&s))).sum::<f64>() / shares().count() as f64;
         metrics.h2o_target_keep_effective = mean(|s| s.target);
@@ -147,7 +147,7 @@ fn eviction(metrics: &mut Metrics, layers: Vec<&Layer>) {
     metrics.h2o_stale_plan_count = count(|c| c.stale_plans);
     metrics.h2o_total_evict_tokens = count(|c| c.evicted);
     metrics.h2o_unscored_plan_count = count(|c| c.unscored_plans);
-    if layers.iter().filter_map(|l| l.eviction.rules()).any(|rules| rules.max_tokens.is_some()) {
+    if layers.iter().any(|l| l.limit().is_some()) {
         metrics.h2o_over_limit_count = count(|c| c.over_steps);
     }
     // Plans; `compression` adds blocks.

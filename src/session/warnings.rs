@@ -43,7 +43,7 @@ impl State {
 
     /// Calls `visit` with each warning about the steps so far.
     fn each_warning(&self, visit: &mut Visit<'_>) -> Result<()> {
-        let unscored = |layer: &Layer| (layer.eviction.counts().unscored_plans > 0).then_some(());
+        let unscored = |layer: &Layer| (layer.eviction.as_ref()?.counts().unscored_plans > 0).then_some(());
         if let Some((number, (), count)) = first(&self.layers, unscored) {
             visit(
                 0,
@@ -121,7 +121,7 @@ impl State {
         // A layer that stays raw has a line of its own.
         let over = |layer: &Layer| {
             let quant = layer.quant.as_ref().filter(|quant| quant.kept.is_over() && quant.raw().is_none())?;
-            Some((quant.unfit_tokens(), quant.is_short()))
+            Some((quant.unfit_tokens(layer.tokens()), quant.is_short()))
         };
         if let Some((number, (unfit, is_short), count)) = first(&self.layers, over) {
             let layers = format_args!("layer {number} ({count} in all) takes more than its share of the budget");

@@ -35,7 +35,7 @@ mod sync;
 pub(crate) mod thread_slot;
 mod threads;
 
-pub(crate) use claim::{Claim, ClaimState, Claimed};
+pub(crate) use claim::{Claim, ClaimState};
 #[doc(hidden)]
 pub use cores::cores;
 pub(crate) use environment::with_variable;

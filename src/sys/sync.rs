@@ -42,6 +42,11 @@ mod seen {
             MutexGuard::of(self.inner.lock(), &self.handed_over)
         }
 
+        pub fn get_mut(&mut self) -> LockResult<&mut T> {
+            self.handed_over.load(Ordering::Acquire);
+            self.inner.get_mut()
+        }
+
         pub fn into_inner(self) -> LockResult<T> {
             self.handed_over.load(Ordering::Acquire);
             self.inner.into_inner()

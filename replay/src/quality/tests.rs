@@ -239,7 +239,7 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
             values.extend(value.chunks(40).map(wide));
             let mut output = vec![0.0; added * 80];
             chat.step(0, &Projected { query: &query, key: &key, value: &value }, Some(&mut output)).unwrap();
-            let positions = chat.session().positions(0).unwrap();
+            let positions = chat.session().positions(0, None).unwrap();
             let cached = positions.iter().flat_map(|[first, count]| *first as usize..(*first + *count) as usize);
             let cached: Vec<_> = cached.map(|at| (&keys[at], &values[at])).collect();
             let query = wide(&query[(added - 1) * 80..]);

@@ -222,7 +222,7 @@ proptest! {
             source, weighs: seed % 2 == 0, shape: Shape::new(dims).unwrap(), blocks: &chat.blocks, cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
             raw: chat.raw, positions: &chat.positions, logical: logical as u32,
         };
-        let round = Round::default();
+        let mut round = Round::default();
         let newest = if blocks > 0 { recent } else { sink + recent };
         if rows > logical || is_causal && rows > newest.max(1) {
             let error = attend(&tokens, &step, (0, parts), &round, &mut Work::default(), &mut |_, _, _| {}).unwrap_err();
@@ -235,7 +235,7 @@ proptest! {
             attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
         }
         prop_assert_eq!(round.done().unwrap().0, rows);
-        let found = round.take_found();
+        let found = round.all_found();
         // Of each block and KV head, the greatest share in the softmax of a query vector.
         let mut shares = vec![[0.0f64; KV_HEADS]; blocks];
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
@@ -294,14 +294,14 @@ fn bits(
     step: &Step<'_>,
     order: impl ExactSizeIterator<Item = u32>,
 ) -> (Vec<RowBits>, Vec<[u32; 3]>) {
-    let (round, mut rows, parts) = (Round::default(), Vec::new(), order.len() as u32);
+    let (mut round, mut rows, parts) = (Round::default(), Vec::new(), order.len() as u32);
     for part in order {
         let mut write =
             |row: usize, head: usize, x: &[f32]| rows.push((row, head, x.iter().map(|x| x.to_bits()).collect()));
         attend(tokens, step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
     }
     let mut masses: Vec<_> =
-        round.take_found().masses.iter().map(|mass| [mass.block, mass.head, mass.share.to_bits()]).collect();
+        round.all_found().masses.iter().map(|mass| [mass.block, mass.head, mass.share.to_bits()]).collect();
     rows.sort();
     masses.sort();
     (rows, masses)
@@ -389,11 +389,11 @@ fn found(chat: &Chat, file: Slow, logit: f64, (parts, wait): (u32, Duration)) ->
         positions: &chat.positions,
         logical: chat.numbers[0].len() as u32,
     };
-    let round = Round::default();
+    let mut round = Round::default();
     for part in 0..parts {
         attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut |_, _, _| {}).unwrap();
     }
-    round.take_found()
+    std::mem::take(round.all_found())
 }
 
 /// A chat of three blocks whose heads are all in a file, and its bytes.

@@ -17,7 +17,8 @@ pub(in crate::ffi) fn layer_or_all(layer: u32) -> Option<u32> {
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
-/// INVALID_ARGUMENT: if layer is out of range, or a thread uses a lane (scores.h)
+/// INVALID_ARGUMENT: if layer is out of range
+/// BUSY: if a thread attends, or hands over sums
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     body!({
@@ -99,6 +100,6 @@ pub unsafe extern "C" fn mnnkv_session_positions(
 ) -> mnnkv_status {
     body!(with(session, |session| {
         let out = PairsOut::new(pairs, pairs_cap, n_pairs)?;
-        out.set(&session.positions(layer)?)
+        out.set(&session.positions(layer, None)?)
     }))
 }

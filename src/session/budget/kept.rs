@@ -2,9 +2,8 @@
 
 use super::MOST_SKETCHES;
 use crate::attend::{self, Arrived, Blocks, Found, Placed, Reads};
-use crate::session::layer::CacheLengths;
 use crate::session::offload::Offload;
-use crate::session::pins::Pins;
+use crate::session::tokens::{CacheLengths, Runs, Tokens};
 use crate::status::{Error, Result};
 use crate::sys::memory;
 use std::cmp::Ordering;
@@ -53,17 +52,13 @@ impl Kept {
         };
     }
 
-    /// A chat was loaded, of so many tokens, the blocks of some of which had been dropped.
-    pub(in crate::session) fn loaded(
-        &mut self,
-        blocks: &Blocks,
-        heads: usize,
-        CacheLengths { logical, physical }: CacheLengths,
-    ) {
+    /// A chat was loaded, some of whose blocks had been dropped: their tokens are in no place.
+    pub(in crate::session) fn loaded(&mut self, tokens: &Tokens, heads: usize) {
+        let (CacheLengths { logical, physical }, blocks) = (tokens.lengths, &tokens.blocks);
         let live: u32 = blocks.list().iter().map(Placed::tokens).sum();
         let gone = logical.saturating_sub(physical).saturating_sub(live) as usize * heads;
-        let empty = |placed: &Placed| placed.cells.iter().filter(|cell| cell.is_nowhere()).count();
-        let parts: usize = blocks.list().iter().map(|placed| placed.tokens() as usize * empty(placed)).sum();
+        let empty = |block: u32| blocks.cells_of(block).iter().filter(|cell| cell.is_nowhere()).count();
+        let parts: usize = (0..).zip(blocks.list()).map(|(at, placed)| placed.tokens() as usize * empty(at)).sum();
         self.dropped = (gone + parts) as u64;
         (self.let_go, self.has_gone) = (self.dropped, true);
     }
@@ -93,43 +88,42 @@ impl Kept {
     }
 
     /// Takes what a step has found. Returns the blocks that came from the file.
-    pub(in crate::session) fn see(&mut self, blocks: &mut Blocks, found: Found) -> Vec<Arrived> {
-        self.reads.add(&found.reads);
-        self.failure = self.failure.take().or(found.failure);
+    pub(in crate::session) fn see(&mut self, blocks: &mut Blocks, found: &mut Found) -> Vec<Arrived> {
+        self.reads.add(&std::mem::take(&mut found.reads));
+        self.failure = self.failure.take().or(found.failure.take());
         if !found.masses.is_empty() {
             blocks.fade(DECAY);
         }
-        for mass in &found.masses {
+        for mass in std::mem::take(&mut found.masses) {
             blocks.raise(mass.block, mass.head as usize, mass.share);
         }
-        for (block, head) in found.lost {
+        for (block, head) in found.lost.drain(..) {
             // Another round of the step has read it.
             if !found.arrived.iter().any(|arrived| (arrived.block, arrived.head) == (block, head)) {
                 self.lose(blocks, block, head);
             }
         }
         // Rounds of a step that have read the same keep a copy each. The best come first: there may not be room for all.
-        let mut arrived = found.arrived;
+        let mut arrived = std::mem::take(&mut found.arrived);
         arrived.sort_unstable_by_key(|arrived| (arrived.block, arrived.head));
         arrived.dedup_by_key(|arrived| (arrived.block, arrived.head));
         arrived.sort_unstable_by(|a, b| {
-            let score = |arrived: &Arrived| blocks.cell(arrived.block, arrived.head).score;
+            let score = |arrived: &Arrived| blocks.score(arrived.block, arrived.head);
             score(b).total_cmp(&score(a)).then((a.block, a.head).cmp(&(b.block, b.head)))
         });
         arrived
     }
 
     /// Lets the blocks of the least score leave until all take `most` bytes, with those that have `arrived`, as far as they
-    /// find room. Returns whether heads were dropped since the last call, so that blocks may be gone, whose places in the file
-    /// are free.
+    /// find room, and removes those of which no head is left, whose places in the file are free.
     pub(in crate::session) fn fit(
         &mut self,
         blocks: &mut Blocks,
         arrived: &[Arrived],
         most: usize,
-        pins: &Pins,
+        pins: &Runs,
         mut offload: Option<&mut Offload>,
-    ) -> bool {
+    ) {
         let bytes = |arrived: &Arrived| arrived.codes.bytes().len();
         // Those that leave make room first: their memory need not go back to the system and come again.
         let room = most.saturating_sub(arrived.iter().map(bytes).sum());
@@ -155,18 +149,18 @@ impl Kept {
         }
         blocks.give_back();
         if !std::mem::take(&mut self.has_gone) {
-            return false;
+            return;
         }
         for block in 0..blocks.list().len() as u32 {
             if let (Some(place), Some(offload)) = (blocks.unused(block), offload.as_deref_mut()) {
                 offload.free_place(place);
             }
         }
-        true
+        blocks.remove_gone();
     }
 
     /// Drops what is in the file alone until sketches take `most` bytes, but for what has `arrived`.
-    fn fit_sketches(&mut self, blocks: &mut Blocks, arrived: &[Arrived], most: usize, pins: &Pins) {
+    fn fit_sketches(&mut self, blocks: &mut Blocks, arrived: &[Arrived], most: usize, pins: &Runs) {
         let heads = blocks.heads();
         while blocks.sketch_bytes() > most {
             let count = (blocks.sketch_bytes() - most).div_ceil(size_of::<attend::Offloaded>());
@@ -196,7 +190,7 @@ impl Kept {
         blocks: &mut Blocks,
         most: usize,
         drops: Drops,
-        pins: &Pins,
+        pins: &Runs,
         mut offload: Option<&mut Offload>,
     ) {
         let heads = blocks.heads();
@@ -224,7 +218,7 @@ impl Kept {
         blocks: &mut Blocks,
         (head, count): (usize, usize),
         drops: Drops,
-        pins: &Pins,
+        pins: &Runs,
         mut offload: Option<&mut Offload>,
     ) -> Result<()> {
         let worst = worst(blocks, blocks.here(head).iter().copied(), head, count, pins)?;
@@ -316,11 +310,11 @@ fn worst(
     among: impl Iterator<Item = u32>,
     head: usize,
     count: usize,
-    pins: &Pins,
+    pins: &Runs,
 ) -> Result<Vec<u32>> {
     let is_free = |block: &u32| {
         let placed = &blocks.list()[*block as usize];
-        pins.runs().is_empty() || !pins.overlaps(placed.first..placed.first + placed.tokens())
+        pins.pairs().is_empty() || !pins.overlaps(placed.first..placed.first + placed.tokens())
     };
     let mut worst = memory::collect(among.filter(is_free))?;
     if count < worst.len() {
@@ -331,7 +325,7 @@ fn worst(
 }
 
 /// The blocks of a head in memory that the file has, too, the least score first.
-fn stored_blocks(blocks: &Blocks, head: usize, pins: &Pins) -> Result<Vec<u32>> {
+fn stored_blocks(blocks: &Blocks, head: usize, pins: &Runs) -> Result<Vec<u32>> {
     let stored = blocks.here(head).iter().copied().filter(|block| blocks.cell(*block, head).offloaded.is_some());
     let mut stored = worst(blocks, stored, head, usize::MAX, pins)?;
     stored.sort_unstable_by(|a, b| order(blocks, head, a, b));
@@ -340,6 +334,6 @@ fn stored_blocks(blocks: &Blocks, head: usize, pins: &Pins) -> Result<Vec<u32>> 
 
 /// By score, blocks of the same one by age.
 fn order(blocks: &Blocks, head: usize, a: &u32, b: &u32) -> Ordering {
-    let score = |block: &u32| blocks.cell(*block, head).score;
+    let score = |block: &u32| blocks.score(*block, head);
     score(a).total_cmp(&score(b)).then(a.cmp(b))
 }

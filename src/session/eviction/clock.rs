@@ -1,6 +1,6 @@
 //! The clock of one layer: steps since its last plan, and how many tokens steps append.
 
-use crate::session::lanes::MOST_DECODE_ROWS;
+use crate::session::sums::MOST_DECODE_ROWS;
 
 /// A step, as the clock counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

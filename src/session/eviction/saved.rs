@@ -1,13 +1,11 @@
 //! The eviction of a layer in a chat file, so that a chat that was loaded evicts as one that never stopped.
 
+use super::Eviction;
 use super::clock::Clock;
-use super::positions::PositionMap;
-use super::{Eviction, Ranking, tokens};
 use crate::bytes::{Reader, push_number};
 use crate::h2o::{BlockScores, SavedScores};
 use crate::layout::{self, Pair};
-use crate::session::layer::CacheLengths;
-use crate::session::pins::Pins;
+use crate::session::tokens::{CacheLengths, Runs};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
@@ -17,97 +15,93 @@ const HAS_PLAN: u8 = 2;
 const HAS_SCORES: u8 = 4;
 const HAS_PINS: u8 = 8;
 
-/// The eviction of a layer as a chat file has it.
+/// The positions, pins and eviction of a layer as a chat file has them.
 pub(in crate::session) struct SavedEviction {
-    positions: Vec<Pair>,
+    /// The positions of the raw tokens.
+    pub(in crate::session) positions: Vec<Pair>,
+    /// Empty in files of versions without pins.
+    pub(in crate::session) pins: Runs,
     clock: Clock,
     keeps_first: bool,
     plan: Option<Vec<Pair>>,
     scores: Option<SavedScores>,
-    /// Empty in files of versions without pins.
-    pins: Pins,
+}
+
+/// Appends what a chat file keeps. `eviction`: `None` where tokens are not evicted.
+pub(in crate::session) fn save(
+    eviction: Option<&Eviction>,
+    positions: &Runs,
+    pins: &Runs,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    put_pairs(out, positions.pairs())?;
+    for number in eviction.map_or(Clock::default(), |eviction| eviction.clock).numbers() {
+        push_number(out, number.into())?;
+    }
+    let scores = eviction.map(|eviction| eviction.scores.saved()).transpose()?;
+    let plan = eviction.and_then(|eviction| eviction.plan.as_deref());
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    let flags = flag(eviction.is_some_and(|eviction| eviction.keeps_first), KEEPS_FIRST)
+        | flag(plan.is_some(), HAS_PLAN)
+        | flag(scores.is_some(), HAS_SCORES)
+        | flag(!pins.pairs().is_empty(), HAS_PINS);
+    memory::push(out, flags)?;
+    if let Some(plan) = plan {
+        put_pairs(out, plan)?;
+    }
+    if let Some(scores) = &scores {
+        put_scores(out, scores)?;
+    }
+    if !pins.pairs().is_empty() {
+        put_pairs(out, pins.pairs())?;
+    }
+    Ok(())
+}
+
+/// The state of a layer's eviction, checked.
+pub(in crate::session) struct LoadedEviction {
+    clock: Clock,
+    keeps_first: bool,
+    plan: Option<Vec<Pair>>,
+    scores: BlockScores,
 }
 
 impl Eviction {
-    /// Appends what a chat file keeps.
-    pub(in crate::session) fn save(&self, pins: &Pins, out: &mut Vec<u8>) -> Result<()> {
-        put_pairs(out, self.positions.runs())?;
-        for number in self.clock.numbers() {
-            push_number(out, number.into())?;
+    /// Checks what a file has against the lengths of the layer, and makes it the state of a layer with these rules.
+    pub(in crate::session) fn loaded(&self, saved: SavedEviction, lengths: CacheLengths) -> Result<LoadedEviction> {
+        let SavedEviction { clock, keeps_first, plan, scores, .. } = saved;
+        let (alpha, block_tokens) = (self.rules.ema_alpha, self.rules.block_tokens);
+        let scores = match scores {
+            Some(saved) => BlockScores::with_saved(alpha, block_tokens, &saved, lengths.physical)?,
+            None => BlockScores::unknown(alpha, block_tokens, lengths.physical)?,
+        };
+        Ok(LoadedEviction { clock, keeps_first, plan, scores })
+    }
+
+    /// Takes the state of a file.
+    pub(in crate::session) fn take(&mut self, loaded: LoadedEviction) {
+        let LoadedEviction { clock, keeps_first, plan, scores } = loaded;
+        (self.clock, self.keeps_first, self.plan, self.scores) = (clock, keeps_first, plan, scores);
+    }
+}
+
+impl SavedEviction {
+    /// CORRUPT: if positions and plan are not those of a layer of these lengths.
+    pub(in crate::session) fn check(&self, CacheLengths { logical, physical }: CacheLengths) -> Result<()> {
+        let tokens = match layout::check_pairs(&self.positions, logical) {
+            Ok(tokens) => tokens,
+            Err(error) => bail!(Corrupt, "positions: {error}"),
+        };
+        if tokens != physical {
+            bail!(Corrupt, "{tokens} tokens have positions; the layer has {physical}");
         }
-        let scores = self.ranking.as_ref().map(|ranking| ranking.scores.saved()).transpose()?;
-        let flag = |is_set, flag| if is_set { flag } else { 0 };
-        let flags = flag(self.keeps_first, KEEPS_FIRST)
-            | flag(self.plan.is_some(), HAS_PLAN)
-            | flag(scores.is_some(), HAS_SCORES)
-            | flag(!pins.runs().is_empty(), HAS_PINS);
-        memory::push(out, flags)?;
         if let Some(plan) = &self.plan {
-            put_pairs(out, plan)?;
-        }
-        if let Some(scores) = &scores {
-            put_scores(out, scores)?;
-        }
-        if !pins.runs().is_empty() {
-            put_pairs(out, pins.runs())?;
+            layout::check_pairs(plan, physical).map_err(|e| e.within("plan"))?;
         }
         Ok(())
     }
 
-    /// Checks what a file has against the lengths of the layer, and makes it the state of a layer with these rules.
-    pub(in crate::session) fn loaded(&self, saved: SavedEviction, lengths: CacheLengths) -> Result<Loaded> {
-        let SavedEviction { positions, clock, keeps_first, plan, scores, .. } = saved;
-        let CacheLengths { logical, physical } = lengths;
-        if let Err(error) = layout::check_pairs(&positions, logical) {
-            bail!(Corrupt, "positions: {error}");
-        }
-        if tokens(&positions) != physical {
-            bail!(Corrupt, "{} tokens have positions; the layer has {physical}", tokens(&positions));
-        }
-        if let Some(plan) = &plan {
-            layout::check_pairs(plan, physical).map_err(|e| e.within("plan"))?;
-        }
-        let scores = match &self.ranking {
-            Some(Ranking { rules, .. }) => Some(match scores {
-                Some(saved) => BlockScores::with_saved(rules.ema_alpha, rules.block_tokens, &saved, physical)?,
-                None => BlockScores::unknown(rules.ema_alpha, rules.block_tokens, physical)?,
-            }),
-            None => None,
-        };
-        Ok(Loaded { positions: PositionMap::of(positions), clock, keeps_first, plan, scores })
-    }
-
-    /// Takes the state of a file.
-    pub(in crate::session) fn take(&mut self, loaded: Loaded) {
-        let Loaded { positions, clock, keeps_first, plan, scores } = loaded;
-        (self.positions, self.clock, self.keeps_first, self.plan) = (positions, clock, keeps_first, None);
-        if let Some((ranking, scores)) = self.ranking.as_mut().zip(scores) {
-            (ranking.scores, self.plan) = (scores, plan);
-        }
-    }
-}
-
-/// The state of a layer's eviction, checked.
-pub(in crate::session) struct Loaded {
-    positions: PositionMap,
-    clock: Clock,
-    keeps_first: bool,
-    plan: Option<Vec<Pair>>,
-    scores: Option<BlockScores>,
-}
-
-impl SavedEviction {
-    /// The logical positions of the tokens, as runs.
-    pub(in crate::session) fn positions(&self) -> &[Pair] {
-        &self.positions
-    }
-
-    /// Takes the pins.
-    pub(in crate::session) fn take_pins(&mut self) -> Pins {
-        std::mem::take(&mut self.pins)
-    }
-
-    /// Reads what [`Eviction::save`] wrote.
+    /// Reads what [`save`] wrote.
     pub(in crate::session) fn read(reader: &mut Reader<'_>) -> Result<Self> {
         let positions = read_pairs(reader, "positions")?;
         let mut numbers = [0; Clock::NUMBERS];
@@ -121,9 +115,13 @@ impl SavedEviction {
         }
         let plan = if flags & HAS_PLAN != 0 { Some(read_pairs(reader, "the plan")?) } else { None };
         let scores = if flags & HAS_SCORES != 0 { Some(read_scores(reader)?) } else { None };
-        let pins = if flags & HAS_PINS != 0 { Pins::of(&read_pairs(reader, "pins")?)? } else { Pins::default() };
+        let pins = if flags & HAS_PINS != 0 {
+            Runs::of(&read_pairs(reader, "pins")?, i32::MAX as u32)?
+        } else {
+            Runs::default()
+        };
         let (clock, keeps_first) = (Clock::of(numbers), flags & KEEPS_FIRST != 0);
-        Ok(SavedEviction { positions, clock, keeps_first, plan, scores, pins })
+        Ok(SavedEviction { positions, pins, clock, keeps_first, plan, scores })
     }
 }
 

@@ -1,13 +1,14 @@
 //! The quantised tokens of a layer in a chat file: a piece for each block, whose parts are the codes of a head.
 
-use super::{Contents, Offload, Quant, shape};
+use super::{Offload, shape};
 use crate::attend::{BLOCK, Block, Blocks, Found};
 use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Pair, Rows};
+use crate::session::tokens::Tokens;
 use crate::snapshot::{Run, Snapshot};
 use crate::status::{Result, Status, bail};
 use crate::store::{NewPiece, RawSum, SavedRun, WritePiece};
-use crate::sys::{Shared, memory};
+use crate::sys::memory;
 
 /// The part of a chat file that a layer with quantised tokens has.
 #[derive(Debug, Default)]
@@ -93,46 +94,50 @@ impl SavedQuant {
     }
 }
 
-impl Quant {
+impl Tokens {
     /// The part that a chat file keeps; `None` where no token is quantised.
-    pub(in crate::session) fn saved(&self, physical: u32) -> Result<Option<SavedQuant>> {
-        if self.blocks().list().is_empty() {
+    pub(in crate::session) fn saved(&self) -> Result<Option<SavedQuant>> {
+        if self.blocks.list().is_empty() {
             return Ok(None);
         }
-        let blocks = memory::collect(self.blocks().list().iter().map(|placed| (placed.first, placed.live)))?;
-        Ok(Some(SavedQuant { held: self.held, physical, blocks }))
+        let blocks = memory::collect(self.blocks.list().iter().map(|placed| (placed.first, placed.live)))?;
+        Ok(Some(SavedQuant { held: self.held, physical: self.lengths.physical, blocks }))
     }
 
     /// Forgets the pieces of other files than the one that says of each whether it has it.
     pub(in crate::session) fn see_file(&mut self, has: impl Fn((u32, u64)) -> Result<bool>) -> Result<()> {
-        for piece in &mut self.pieces {
-            let known = piece.map_or(Ok(false), &has)?;
-            *piece = piece.filter(|_| known);
+        for block in 0..self.blocks.list().len() as u32 {
+            if let Some(known) = self.blocks.list()[block as usize].saved
+                && !has(known)?
+            {
+                self.blocks.set_saved(block, None);
+            }
         }
         Ok(())
     }
 
     /// Writes the blocks that the file, which was seen, has not: those that are away from the file of the budget, and heads
-    /// that were dropped as parts without bytes. Returns where each token is, as tokens behind the `begin` of the cache.
+    /// that were dropped as parts without bytes. Returns where each token is, as tokens behind those of the cache.
     /// CORRUPT: if the file of the budget has blocks no more; `lost` has all of them.
-    pub(in crate::session) fn save(
+    pub(in crate::session) fn save_blocks(
         &mut self,
-        mut begin: u32,
         offload: Option<&Offload>,
         lost: &mut Found,
         write: &mut WritePiece<'_>,
     ) -> Result<Vec<SavedRun>> {
-        let mut saved = Vec::new();
-        let Some(blocks) = &self.blocks else { return Ok(saved) };
-        let (mut read, mut failure) = (Vec::new(), None);
-        for (block, (placed, known)) in (0..).zip(blocks.list().iter().zip(&mut self.pieces)) {
-            let (piece, sum) = match *known {
+        let (mut saved, mut read, mut failure) = (Vec::new(), Vec::new(), None);
+        let mut begin = self.lengths.physical;
+        for block in 0..self.blocks.list().len() as u32 {
+            let placed = &self.blocks.list()[block as usize];
+            let live = placed.live;
+            let (piece, sum) = match placed.saved {
                 Some(place) => place,
                 None => {
-                    while read.len() < placed.cells.len() {
+                    let blocks = &self.blocks;
+                    while read.len() < blocks.heads() {
                         memory::push(&mut read, Vec::new())?;
                     }
-                    for (head, (cell, bytes)) in placed.cells.iter().zip(&mut read).enumerate() {
+                    for (head, (cell, bytes)) in blocks.cells_of(block).iter().zip(&mut read).enumerate() {
                         memory::cleared(bytes, 0)?;
                         if !blocks.copy(block, head, bytes)?
                             && let (Some(from), Some(offload)) = (&cell.offloaded, offload)
@@ -148,36 +153,37 @@ impl Quant {
                     if failure.is_some() {
                         continue;
                     }
-                    let parts = memory::collect(read.iter().take(placed.cells.len()).map(Vec::as_slice))?;
+                    let parts = memory::collect(read.iter().map(Vec::as_slice))?;
                     let mut raw_sum = RawSum::default();
                     parts.iter().for_each(|part| raw_sum.add(part));
                     write(&NewPiece { tokens: BLOCK as u32, parts: &parts, raw_sum: raw_sum.get() })?
                 }
             };
-            *known = Some((piece, sum));
-            for (offset, count) in runs(placed.live) {
+            self.blocks.set_saved(block, Some((piece, sum)));
+            for (offset, count) in runs(live) {
                 memory::push(&mut saved, SavedRun { piece, sum, offset, begin, count })?;
                 begin += count;
             }
         }
         failure.map_or(Ok(saved), Err)
     }
+}
+
+impl SavedQuant {
+    /// The first raw tokens, which are never quantised.
+    pub(in crate::session) fn held(&self) -> u32 {
+        self.held
+    }
 
     /// The blocks of a layer of a file, whose tokens are `list` behind those of the cache.
-    pub(in crate::session) fn loaded(
-        &self,
-        saved: &SavedQuant,
-        from: &Snapshot,
-        rows: &Rows,
-        list: &[Run],
-    ) -> Result<Contents> {
+    pub(in crate::session) fn load(&self, from: &Snapshot, rows: &Rows, list: &[Run]) -> Result<Blocks> {
         let Some(shape) = shape(rows) else {
             bail!(Corrupt, "a layer of {} has {rows} and quantised tokens", from.name());
         };
-        let (mut blocks, mut block, mut pieces) = (Blocks::NONE, Block::default(), Vec::new());
-        blocks.reserve(shape, rows.heads, saved.blocks.len())?;
-        let mut begin = saved.physical;
-        for &(first, live) in &saved.blocks {
+        let (mut blocks, mut block) = (Blocks::NONE, Block::default());
+        blocks.reserve(shape, rows.heads, self.blocks.len())?;
+        let mut begin = self.physical;
+        for (at, &(first, live)) in (0..).zip(&self.blocks) {
             let count = live.count_ones();
             let found = Run::clip(list, begin, count)?;
             begin += count;
@@ -197,10 +203,9 @@ impl Quant {
             }
             bytes.bytes.drop_pages();
             blocks.push(&block, first, live)?;
-            memory::push(&mut pieces, Some((piece, from.piece_sum(piece).unwrap_or_default())))?;
+            blocks.set_saved(at, Some((piece, from.piece_sum(piece).unwrap_or_default())));
         }
-        let blocks = if saved.blocks.is_empty() { None } else { Some(Shared::new(blocks)?) };
-        Ok(Contents { blocks, pieces, held: saved.held })
+        Ok(blocks)
     }
 }
 

@@ -27,7 +27,7 @@ impl Chat {
         let len = host.len();
         let left = self.session.begin(layer as u32, host.cache(), len).unwrap();
         if left < len {
-            let now: Vec<u32> = expand(&self.session.positions(layer as u32).unwrap()).collect();
+            let now: Vec<u32> = expand(&self.session.positions(layer as u32, None).unwrap()).collect();
             host.keep(expand(&before).map(|position| now.binary_search(&position).is_ok()));
         }
         assert_eq!(left, host.len());
@@ -86,7 +86,7 @@ impl Chat {
     }
 
     pub(super) fn positions(&self, layer: usize) -> Vec<Pair> {
-        self.session.positions(layer as u32).unwrap()
+        self.session.positions(layer as u32, None).unwrap()
     }
 
     /// Logical and physical.

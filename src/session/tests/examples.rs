@@ -61,7 +61,7 @@ fn a_chat_that_is_too_long_to_count_is_refused() {
     let mut chat = small(json!({}), 1, 32);
     let most = i32::MAX as u32;
     // The cache is empty.
-    chat.session.state().unwrap().layers[0].lengths.logical = most - 3;
+    chat.session.state().unwrap().layers[0].step_mut().unwrap().tokens.lengths.logical = most - 3;
     chat.begin(0);
     chat.hosts[0].append(4);
     let error = chat.close(0, 0, 4).unwrap_err();

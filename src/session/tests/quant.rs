@@ -9,6 +9,7 @@ use crate::attend::{Mask, Queries, Step};
 use crate::common::Random;
 use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, narrow, rounded};
+use crate::host::expand;
 use crate::host::packing::flash;
 use crate::layout::{Cache, CacheRef, Layout, Pair, Spec, scatter};
 use crate::session::tests::file::{Disk, FASTEST};
@@ -17,6 +18,29 @@ use crate::session::{Host, Rung, Session};
 use crate::snapshot::Snapshot;
 use crate::status::{Error, Result, Status};
 use crate::sys::memory::shortage;
+
+/// The first position of a block, the tokens that are left, and each head's bytes.
+type BlockBytes = (u32, u64, Vec<Option<Vec<u8>>>);
+
+impl Session {
+    /// The blocks of a layer, in memory or in the file.
+    pub(in crate::session) fn blocks_for_tests(&self, layer: usize) -> Vec<BlockBytes> {
+        let state = self.state().unwrap();
+        let offload = state.budget.as_ref().and_then(|budget| budget.offload.as_ref());
+        let blocks = &state.layers[layer].tokens().blocks;
+        let bytes = |block: u32, head: usize| {
+            let mut bytes = Vec::new();
+            match &blocks.cell(block, head).offloaded {
+                _ if blocks.copy(block, head, &mut bytes).unwrap() => Some(bytes),
+                Some(from) => offload.unwrap().read(from, &mut bytes).map(|()| bytes).ok(),
+                None => None,
+            }
+        };
+        let all = (0..).zip(blocks.list());
+        all.map(|(at, placed)| (placed.first, placed.live, (0..blocks.heads()).map(|head| bytes(at, head)).collect()))
+            .collect()
+    }
+}
 
 const DIMS: usize = 24;
 const KV_HEADS: usize = 2;
@@ -224,12 +248,21 @@ impl Chat {
                 assert!(all[at].replace(token).is_none(), "token {at} is in two blocks");
             }
         }
-        let mut raw = self.session.positions(0).unwrap();
+        let mut raw = self.session.positions(0, None).unwrap();
         let known: i32 = raw.iter().map(|run| run[1]).sum();
         raw.push([self.tokens.len() as i32 - (self.kv_len as i32 - known), self.kv_len as i32 - known]);
         for at in raw.iter().flat_map(|run| run[0]..run[0] + run[1]) {
             let token = self.tokens[at as usize].clone();
             assert!(all[at as usize].replace(token).is_none(), "token {at} is in a block and in the cache");
+        }
+        let begun = self.tokens.len() - (self.kv_len as i32 - known) as usize;
+        for head in 0..KV_HEADS {
+            let is_there = |at: &u32| all[*at as usize].as_ref().is_some_and(|token| !token.0[head * DIMS].is_nan());
+            let there: Vec<u32> = (0..begun as u32).filter(is_there).collect();
+            let known: Vec<u32> = expand(&self.session.positions(0, Some(head as u32)).unwrap()).collect();
+            // A file may be damaged, which nobody knows yet.
+            let is_damaged = self.mode == Mode::Drops && self.session.memory_stats().unwrap().file_bytes > 0;
+            assert!(known == there || is_damaged && known.len() > there.len(), "positions of head {head}");
         }
         // A token whose heads were all dropped is nowhere.
         let none = || Token(vec![f32::NAN; KV_HEADS * DIMS], vec![f32::NAN; KV_HEADS * DIMS]);

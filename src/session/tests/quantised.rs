@@ -40,7 +40,7 @@ impl Chat {
     fn begin(&mut self) {
         let before = self.host.len();
         let left = self.host.call(|cache, len| self.session.begin(0, cache, len)).unwrap();
-        let kept: Vec<u32> = expand(&self.session.positions(0).unwrap()).collect();
+        let kept: Vec<u32> = expand(&self.session.positions(0, None).unwrap()).collect();
         self.host.removed(|at| kept.binary_search(&at).is_ok());
         self.coverage.count("evictions", u64::from(left < before));
         assert_eq!(left, self.host.len());
@@ -264,7 +264,7 @@ fn an_int8_layer_never_loses_its_last_token_while_its_chat_goes_on() {
         chat.begin();
         chat.compute(1, false);
         let evicted = (0..10).find(|l| !chat.host.logical.contains(l)).unwrap();
-        let before = (chat.session.lengths(0).unwrap(), chat.session.positions(0).unwrap());
+        let before = (chat.session.lengths(0).unwrap(), chat.session.positions(0, None).unwrap());
         let none = [[evicted as i32, 1]];
         let result = chat.host.call(|cache, len| chat.session.keep(0, &none, cache, len));
         if mode > 10 {
@@ -278,7 +278,7 @@ fn an_int8_layer_never_loses_its_last_token_while_its_chat_goes_on() {
             "layer 0 would have 1 tokens in its chat and none in its cache, whose K is INT8: MNN's quantiser must begin \
              with more than one token; clear the cache and reset the layer (mnnkv_session_reset)"
         );
-        assert_eq!((chat.session.lengths(0).unwrap(), chat.session.positions(0).unwrap()), before);
+        assert_eq!((chat.session.lengths(0).unwrap(), chat.session.positions(0, None).unwrap()), before);
         chat.step(1);
         assert!(chat.keep(&[]), "an empty chat begins with a prompt again");
         chat.step(2);

@@ -242,7 +242,7 @@ impl Run {
             true => session.begin_without(layer as u32, len),
             false => session.begin(layer as u32, cache, len),
         });
-        let kept: Vec<u32> = expand(&self.session.positions(layer as u32).unwrap()).collect();
+        let kept: Vec<u32> = expand(&self.session.positions(layer as u32, None).unwrap()).collect();
         let mine = &mut self.layers[layer];
         self.coverage.count("parked layers that go on", u64::from(std::mem::take(&mut mine.parked)));
         let mask = mine.model.begin(&kept);
@@ -364,7 +364,7 @@ impl Run {
 
     /// The number of plans of a layer.
     fn plans(&self, layer: usize) -> u64 {
-        self.session.state().unwrap().layers[layer].eviction.counts().plans
+        self.session.state().unwrap().layers[layer].eviction.as_ref().map_or(0, |eviction| eviction.counts().plans)
     }
 
     fn keep(&mut self, layer: usize, pairs: &[Pair]) {
@@ -466,7 +466,7 @@ impl Run {
     /// Lengths and positions of all layers.
     pub(super) fn view(&self) -> Vec<(CacheLengths, Vec<Pair>)> {
         let layers = 0..self.settings.layers;
-        layers.map(|l| (self.session.lengths(l).unwrap(), self.session.positions(l).unwrap())).collect()
+        layers.map(|l| (self.session.lengths(l).unwrap(), self.session.positions(l, None).unwrap())).collect()
     }
 
     fn check_lengths(&self, layer: usize) {
@@ -475,7 +475,7 @@ impl Run {
         assert_eq!(self.session.lengths(layer as u32).unwrap(), lengths);
         let room = self.layers[layer].host.layout.max_tokens();
         assert!(model.logical == 0 || self.session.state().unwrap().layers[layer].buffer_tokens == room);
-        let positions = self.session.positions(layer as u32).unwrap();
+        let positions = self.session.positions(layer as u32, None).unwrap();
         assert!(expand(&positions).eq(model.positions()), "{positions:?}");
         assert!(positions.windows(2).all(|w| w[0][0] + w[0][1] < w[1][0]), "{positions:?} ascend and never touch");
     }

@@ -420,8 +420,8 @@ fn blocks_in_memory_are_written_anew_once_the_file_is_found_damaged() {
     (0..60).for_each(|_| chat.step(1));
     let with_copies = |chat: &Chat| {
         let state = chat.session.state().unwrap();
-        let blocks = state.layers[0].quant.as_ref().unwrap().blocks();
-        let cells = blocks.list().iter().flat_map(|placed| &placed.cells);
+        let blocks = &state.layers[0].tokens().blocks;
+        let cells = (0..blocks.list().len() as u32).flat_map(|block| blocks.cells_of(block));
         cells.filter(|cell| cell.is_here() && cell.offloaded.is_some()).count()
     };
     assert!(with_copies(&chat) > 0);
@@ -555,10 +555,8 @@ fn a_full_file_loses_no_token_while_memory_has_room() {
 
 /// Tokens of blocks that are somewhere, a token of each head as one.
 pub(super) fn head_tokens(chat: &Chat) -> u64 {
-    let blocks = chat.session.blocks_for_tests(0);
-    let tokens =
-        |live: u64, heads: &[Option<Vec<u8>>]| u64::from(live.count_ones()) * heads.iter().flatten().count() as u64;
-    blocks.iter().map(|(_, live, heads)| tokens(*live, heads)).sum()
+    let of = |head| expand(&chat.session.positions(0, head).unwrap()).count() as u64;
+    (0..KV_HEADS as u32).map(|head| of(Some(head)) - of(None)).sum()
 }
 
 #[test]
@@ -598,14 +596,11 @@ fn blocks_with_pinned_tokens_stay_in_memory() {
                 chat.write(64);
             }
             let state = chat.session.state().unwrap();
-            let blocks = state.layers[0].quant.as_ref().unwrap().blocks();
+            let blocks = &state.layers[0].tokens().blocks;
             let is_here = |at: u32| {
                 let of = |placed: &Placed| (placed.first..placed.first + placed.tokens()).contains(&at);
-                blocks
-                    .list()
-                    .iter()
-                    .find(|placed| of(placed))
-                    .is_some_and(|placed| placed.cells.iter().all(Cell::is_here))
+                let block = blocks.list().iter().position(of);
+                block.is_some_and(|block| blocks.cells_of(block as u32).iter().all(Cell::is_here))
             };
             (pinned.map(is_here), (0..10).filter(|at| is_here(SINK as u32 + at * 64)).count())
         };

@@ -81,7 +81,7 @@ fn a_chat_whose_tokens_are_all_quantised_is_edited_without_buffers() {
     keep(&[[0, 100]]);
     assert_eq!((chat.kv_len, chat.session.lengths(0).unwrap().logical), (0, 100));
     assert_eq!(chat.session.keep(0, &[[0, 70]], None, 0).unwrap(), 0);
-    assert!(chat.session.positions(0).unwrap().is_empty());
+    assert!(chat.session.positions(0, None).unwrap().is_empty());
     assert_eq!(
         (chat.session.metrics(None).unwrap().quant_tokens, chat.session.lengths(0).unwrap().logical),
         (70.0, 70)

@@ -4,18 +4,24 @@ use super::budget::head_tokens;
 use super::*;
 use crate::attend::{Arrived, Codes, Found, Mass, Reads, Shape};
 use crate::session::State;
-use crate::session::pins::Pins;
+use crate::session::layer::Layer;
+
+/// A step of a layer has found these.
+fn fit(layer: &mut Layer, found: Found) {
+    *layer.step_mut().unwrap().round.all_found() = found;
+    layer.fit(None, 0, None);
+}
 
 #[test]
 fn each_step_that_attends_fades_scores_and_raises_those_it_has_found() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(26));
     [300, 1].into_iter().for_each(|rows| chat.step(rows));
     let mut state = chat.session.state().unwrap();
-    let quant = state.layers[0].quant.as_mut().unwrap();
+    let layer = &mut state.layers[0];
     let mut see = |shares: &[f32]| {
         let masses = shares.iter().map(|share| Mass { block: 1, head: 0, share: *share }).collect();
-        quant.fit(Found { masses, ..Found::default() }, None, 0, &Pins::default(), None);
-        [(1, 0), (1, 1), (2, 0)].map(|(block, head)| quant.blocks().cell(block, head).score)
+        fit(layer, Found { masses, ..Found::default() });
+        [(1, 0), (1, 1), (2, 0)].map(|(block, head)| layer.tokens().blocks.score(block, head))
     };
     let [found, other, next] = see(&[2.0, 8.0, 4.0]);
     assert_eq!(found, 8.0);
@@ -38,7 +44,7 @@ fn a_read_that_fails_is_counted_and_the_first_reason_is_named() {
         let mut state = chat.session.state().unwrap();
         let failure = Some(Error::new(Status::Io, why));
         let found = Found { failure, reads: Reads { failed: 1, ..Reads::default() }, ..Found::default() };
-        state.layers[0].quant.as_mut().unwrap().fit(found, None, 0, &Pins::default(), None);
+        fit(&mut state.layers[0], found);
         drop(state);
         assert_eq!(chat.session.memory_stats().unwrap().reads.failed, times as u64 + 1);
         assert_eq!(chat.session.warnings().unwrap(), "kv_memory_file: IO: first");
@@ -56,13 +62,14 @@ fn a_block_that_one_round_of_a_step_has_read_is_not_lost_to_another() {
     }
     let bytes = chat.session.blocks_for_tests(0);
     let mut state = chat.session.state().unwrap();
-    let quant = state.layers[0].quant.as_mut().unwrap();
-    let block = quant.blocks().away(0)[0];
+    let layer = &mut state.layers[0];
+    let block = layer.tokens().blocks.away(0)[0];
     let mut codes = Codes::default();
     codes.read(Shape::new(DIMS).unwrap(), bytes[block as usize].2[0].as_ref().unwrap()).unwrap();
     let found = Found { lost: vec![(block, 0)], arrived: vec![Arrived { block, head: 0, codes }], ..Found::default() };
-    quant.fit(found, None, 0, &Pins::default(), None);
-    assert!(!quant.kept.has_dropped() && quant.kept.loses() == 0);
+    fit(layer, found);
+    let kept = &layer.quant.as_ref().unwrap().kept;
+    assert!(!kept.has_dropped() && kept.loses() == 0);
 }
 
 #[test]
@@ -77,7 +84,7 @@ fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() 
         let bytes = chat.session.blocks_for_tests(0);
         let mut state = chat.session.state().unwrap();
         let State { layers, budget: Some(budget), .. } = &mut *state else { panic!("a budget is set") };
-        let blocks = layers[0].quant.as_ref().unwrap().blocks();
+        let blocks = &layers[0].tokens().blocks;
         let mut found = Found::default();
         for head in 0..KV_HEADS {
             for _ in 0..bytes.len().min(8) {
@@ -96,15 +103,16 @@ fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() 
         read.sort_unstable();
         read.dedup();
         let share = budget.share(layers, &layers[0].sizes().unwrap(), 1, 0);
-        let raw = layers[0].lengths.physical - 64;
-        layers[0].fit(found, Some(&share), raw, budget.offload.as_mut());
-        assert!(layers[0].quant.as_ref().unwrap().blocks().bytes() <= share.for_blocks(raw));
+        let raw = layers[0].lengths().physical - 64;
+        *layers[0].step_mut().unwrap().round.all_found() = found;
+        layers[0].fit(Some(&share), raw, budget.offload.as_mut());
+        assert!(layers[0].tokens().blocks.bytes() <= share.for_blocks(raw));
         drop(state);
         let stats = chat.session.memory_stats().unwrap();
         let gone = ((chat.tokens.len() - chat.kv_len as usize) * KV_HEADS) as u64 - head_tokens(&chat);
         assert_eq!(stats.dropped_tokens, gone / KV_HEADS as u64, "{stats:?}");
         let state = chat.session.state().unwrap();
-        let blocks = state.layers[0].quant.as_ref().unwrap().blocks();
+        let blocks = &state.layers[0].tokens().blocks;
         let is_here = |(block, head): &(u32, usize)| blocks.cell(*block, *head).is_here();
         assert_eq!(stats.returned - returned, read.iter().filter(|read| is_here(read)).count() as u64, "{stats:?}");
         returned = stats.returned;

@@ -79,7 +79,7 @@ impl Run {
         self.refused(layer, |session, _| session.rewritten(none, 0, 0));
         self.refused(layer, |session, _| session.scored_rows(none, 1).map(drop));
         self.refused(layer, |session, _| session.lengths(none).map(drop));
-        self.refused(layer, |session, _| session.positions(none).map(drop));
+        self.refused(layer, |session, _| session.positions(none, None).map(drop));
         self.refused(layer, |session, _| session.metrics(Some(none)).map(drop));
         self.refused(layer, |session, run| session.begin(number, run.cache(layer), len + 1).map(drop));
         let lane = self.settings.lanes;

@@ -1,0 +1,148 @@
+//! The token index of a layer: where each token of a chat is. A token is raw, in a slot of the host's cache; or in a block, in
+//! memory or in the file; or it is gone. A raw one that is stored has a blob in the [`store`](crate::store) in place of its bytes.
+//!
+//! Every move of tokens is an [`Edit`]: it is prepared, which may fail, and then applied, which cannot.
+
+mod runs;
+
+pub(super) use runs::Runs;
+
+use super::offload::Offload;
+use crate::attend::{BLOCK, Blocks, Placed};
+use crate::layout::Pair;
+use crate::status::Result;
+use crate::sys::memory;
+
+/// Tokens of a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheLengths {
+    /// Tokens of the chat since the last reset, less those that an edit of the history removed.
+    pub logical: u32,
+    /// Tokens in the cache.
+    pub physical: u32,
+}
+
+/// Where the tokens of a layer are.
+pub(super) struct Tokens {
+    pub(super) lengths: CacheLengths,
+    /// The positions of the raw tokens, in the order of their slots.
+    pub(super) raw: Runs,
+    /// The others that are not gone.
+    pub(super) blocks: Blocks,
+    /// The first raw tokens, which are never quantised.
+    pub(super) held: u32,
+}
+
+/// Tokens as a move leaves them.
+pub(super) struct Edit {
+    /// The slots of the raw tokens that stay.
+    pub(super) slots: Runs,
+    raw: Runs,
+    lengths: CacheLengths,
+    /// Of each block the first position, and the tokens that are left; `None` where blocks stay as they are.
+    blocks: Option<Vec<(u32, u64)>>,
+    held: u32,
+}
+
+impl Edit {
+    /// The lengths that it leaves.
+    pub(super) fn lengths(&self) -> CacheLengths {
+        self.lengths
+    }
+}
+
+/// The pins once only the tokens at these positions stay, which are counted anew. Pins behind the last of them stay at their
+/// distance from it: a step that is undone loses none.
+pub(super) fn pins_of(pins: &Runs, positions: &[Pair]) -> Result<Runs> {
+    // An empty range may be anywhere.
+    let mut left = memory::collect(positions.iter().copied().filter(|range| range[1] > 0))?;
+    let end = left.last().map_or(0, |range| range[0] + range[1]);
+    memory::push(&mut left, [end, i32::MAX - end])?;
+    pins.renumbered(&left)
+}
+
+impl Tokens {
+    /// None.
+    pub(super) const NONE: Tokens =
+        Tokens { lengths: CacheLengths { logical: 0, physical: 0 }, raw: Runs::NONE, blocks: Blocks::NONE, held: 0 };
+
+    /// The positions of the tokens that a KV head can attend to, wherever they are; ascending.
+    pub(super) fn attended(&self, head: usize) -> Result<Runs> {
+        let mut all = memory::copied(self.raw.pairs())?;
+        for (at, placed) in (0..).zip(self.blocks.list()) {
+            if !self.blocks.cell(at, head).is_nowhere() {
+                memory::push(&mut all, [placed.first as i32, placed.tokens() as i32])?;
+            }
+        }
+        all.sort_unstable();
+        Runs::of(&all, self.lengths.logical)
+    }
+
+    /// Makes room for a step, so that [`Tokens::append`] cannot fail.
+    pub(super) fn reserve(&mut self) -> Result<()> {
+        self.raw.reserve()
+    }
+
+    /// The host has appended raw tokens.
+    pub(super) fn append(&mut self, count: u32) -> Result<()> {
+        self.raw.push([self.lengths.logical as i32, count as i32])?;
+        self.lengths.logical += count;
+        self.lengths.physical += count;
+        Ok(())
+    }
+
+    /// The raw tokens in other slots than these are gone, or in blocks.
+    pub(super) fn left_in(&self, slots: &[Pair]) -> Result<Edit> {
+        let (slots, raw) = (Runs::of(slots, self.lengths.physical)?, self.raw.at(slots)?);
+        let lengths = CacheLengths { physical: raw.count(), ..self.lengths };
+        Ok(Edit { slots, raw, lengths, blocks: None, held: self.held })
+    }
+
+    /// An edit of the history: only the tokens at these positions stay, and positions are counted anew over them.
+    pub(super) fn kept(&self, positions: &[Pair]) -> Result<Edit> {
+        let (slots, raw) = (self.raw.places_of(positions)?, self.raw.renumbered(positions)?);
+        let held = self.raw.at(&[[0, self.held as i32]])?.renumbered(positions)?.count();
+        let mut blocks = Vec::new();
+        memory::reserve(&mut blocks, self.blocks.list().len())?;
+        let (mut ranges, mut before) = (positions, 0);
+        for Placed { first, live, .. } in self.blocks.list() {
+            let (mut left, mut anew, mut at) = (0u64, None, *first as i32);
+            for token in (0..BLOCK).filter(|token| live >> token & 1 == 1) {
+                while let Some(([_, count], rest)) =
+                    ranges.split_first().filter(|([begin, count], _)| begin + count <= at)
+                {
+                    (ranges, before) = (rest, before + count);
+                }
+                if let Some([begin, _]) = ranges.first().filter(|[begin, _]| *begin <= at) {
+                    left |= 1 << token;
+                    anew.get_or_insert(before + at - begin);
+                }
+                at += 1;
+            }
+            memory::push(&mut blocks, (anew.unwrap_or_default() as u32, left))?;
+        }
+        let logical = positions.iter().map(|range| range[1] as u32).sum();
+        let lengths = CacheLengths { logical, physical: raw.count() };
+        Ok(Edit { slots, raw, lengths, blocks: Some(blocks), held })
+    }
+
+    /// Applies an edit of these tokens; the places in the file of blocks that go are free.
+    pub(super) fn apply(&mut self, edit: Edit, offload: Option<&mut Offload>) {
+        let Edit { raw, lengths, blocks, held, .. } = edit;
+        (self.raw, self.lengths, self.held) = (raw, lengths, held);
+        let Some(left) = blocks else { return };
+        if let Some(offload) = offload {
+            let gone = self.blocks.list().iter().zip(&left).filter(|(_, (_, live))| *live == 0);
+            gone.for_each(|(placed, _)| offload.free(placed));
+        }
+        self.blocks.cut(&left);
+    }
+
+    /// All tokens are gone.
+    pub(super) fn clear(&mut self, offload: Option<&mut Offload>) {
+        if let Some(offload) = offload {
+            self.blocks.list().iter().for_each(|placed| offload.free(placed));
+        }
+        *self = Tokens::NONE;
+    }
+}
