@@ -38,14 +38,14 @@ const HEADERS: &[Header] = &[
         path: "mnnkv/attend.h",
         about: "attention over tokens in 8 and 4 bits",
         includes: &["\"session.h\""],
-        folder: "src/ffi",
+        folder: "src/ffi/session",
         sections: &["attend"],
     },
     Header {
         path: "mnnkv/memory.h",
         about: "a budget in bytes for all of a session's caches",
         includes: &["\"attend.h\""],
-        folder: "src/ffi",
+        folder: "src/ffi/session",
         sections: &["memory"],
     },
     Header {
@@ -59,22 +59,22 @@ const HEADERS: &[Header] = &[
         path: "mnnkv/scores.h",
         about: "scores from sums that a host makes in its own attention loop",
         includes: &["<string.h>", "\"session.h\""],
-        folder: "src/ffi/session",
+        folder: "src/ffi/h2o",
         sections: &["sums"],
     },
     Header {
         path: "mnnkv/park.h",
         about: "a layer compressed as a whole, and its memory returned, while no step is due",
         includes: &["\"session.h\"", "\"gear.h\""],
-        folder: "src/ffi",
+        folder: "src/ffi/snapshot",
         sections: &["park"],
     },
     Header {
         path: "mnnkv/policy.h",
         about: "tokens that are never evicted",
         includes: &["\"session.h\""],
-        folder: "src/ffi",
-        sections: &["policy"],
+        folder: "src/ffi/session",
+        sections: &["pins"],
     },
     Header {
         path: "mnnkv/snapshot.h",
@@ -94,14 +94,14 @@ const HEADERS: &[Header] = &[
         path: "mnnkv/layout.h",
         about: "cache memory in place: index, gather, scatter, move, compact, zero, release",
         includes: &["\"base.h\""],
-        folder: "src/ffi",
-        sections: &["layout"],
+        folder: "src/ffi/layout",
+        sections: &["edits"],
     },
     Header {
         path: "mnnkv/quantised.h",
         about: "MNN's quantised caches: description, appends, truncation, values for tools",
         includes: &["\"base.h\""],
-        folder: "src/ffi",
+        folder: "src/ffi/layout",
         sections: &["quantised"],
     },
     Header {
@@ -168,7 +168,7 @@ fn is_of_core(path: &str) -> bool {
 }
 
 /// Inline functions, which follow the sections of a header.
-const INLINE: (&str, &str) = ("mnnkv/scores.h", include_str!("../src/ffi/session/sum_tile.h"));
+const INLINE: (&str, &str) = ("mnnkv/scores.h", include_str!("../src/ffi/h2o/sum_tile.h"));
 
 /// What load.h has before and behind the functions of the other headers.
 const LOAD: [&str; 2] = [include_str!("../src/ffi/load.h"), include_str!("../src/ffi/load_end.h")];

@@ -1,6 +1,6 @@
 // mnnkv/attend.h: attention over tokens in 8 and 4 bits.
 //
-// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/session by `make header`; do not edit. mnnkv.h has the conventions.
 
 #ifndef MNNKV_ATTEND_H
 #define MNNKV_ATTEND_H

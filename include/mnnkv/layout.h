@@ -1,6 +1,6 @@
 // mnnkv/layout.h: cache memory in place: index, gather, scatter, move, compact, zero, release.
 //
-// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/layout by `make header`; do not edit. mnnkv.h has the conventions.
 
 #ifndef MNNKV_LAYOUT_H
 #define MNNKV_LAYOUT_H

@@ -1,6 +1,6 @@
 // mnnkv/memory.h: a budget in bytes for all of a session's caches.
 //
-// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/session by `make header`; do not edit. mnnkv.h has the conventions.
 
 #ifndef MNNKV_MEMORY_H
 #define MNNKV_MEMORY_H

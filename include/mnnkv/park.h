@@ -1,6 +1,6 @@
 // mnnkv/park.h: a layer compressed as a whole, and its memory returned, while no step is due.
 //
-// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/snapshot by `make header`; do not edit. mnnkv.h has the conventions.
 
 #ifndef MNNKV_PARK_H
 #define MNNKV_PARK_H

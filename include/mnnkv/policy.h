@@ -1,6 +1,6 @@
 // mnnkv/policy.h: tokens that are never evicted.
 //
-// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/session by `make header`; do not edit. mnnkv.h has the conventions.
 
 #ifndef MNNKV_POLICY_H
 #define MNNKV_POLICY_H

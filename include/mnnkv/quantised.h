@@ -1,6 +1,6 @@
 // mnnkv/quantised.h: MNN's quantised caches: description, appends, truncation, values for tools.
 //
-// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/layout by `make header`; do not edit. mnnkv.h has the conventions.
 
 #ifndef MNNKV_QUANTISED_H
 #define MNNKV_QUANTISED_H

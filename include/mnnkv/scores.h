@@ -1,6 +1,6 @@
 // mnnkv/scores.h: scores from sums that a host makes in its own attention loop.
 //
-// Generated from src/ffi/session by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/h2o by `make header`; do not edit. mnnkv.h has the conventions.
 
 #ifndef MNNKV_SCORES_H
 #define MNNKV_SCORES_H

@@ -3,9 +3,9 @@
 //! A layer's KV cache is two buffers of the host.
 
 use super::given::{Given, checked};
+use super::layout::mnnkv_int8;
 use super::panic::body;
 use super::pointer::{self, Out, Sized32};
-use super::quantised::mnnkv_int8;
 use super::status::mnnkv_status;
 use crate::dtype::Dtype;
 use crate::layout::{Kind, Pair};

@@ -1,8 +1,8 @@
 //! A layout as a caller gave it, and the buffers of its cache.
 
 use super::cache::{MNNKV_DTYPE_BF16, MNNKV_DTYPE_F16, MNNKV_DTYPE_F32, MNNKV_DTYPE_INT8, mnnkv_layout};
+use super::layout::mnnkv_int8;
 use super::pointer;
-use super::quantised::mnnkv_int8;
 use crate::attend::Queries;
 use crate::dtype::Dtype;
 use crate::layout::{Cache, CacheRef, Int8Unit, Kind, Layout, Spec};

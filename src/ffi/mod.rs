@@ -20,14 +20,9 @@ pub mod panic;
 #[doc(hidden)]
 pub mod pointer;
 
-pub mod attend;
 pub mod gear;
 pub mod h2o;
 pub mod layout;
-pub mod memory;
-pub mod park;
-pub mod policy;
-pub mod quantised;
 pub mod session;
 pub mod snapshot;
 pub mod status;

@@ -5,7 +5,7 @@ use crate::failing_allocator::{Refused, refusing};
 use crate::host::Host;
 use crate::host::packing::flash;
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
-use mnnkv::ffi::policy::*;
+use mnnkv::ffi::h2o::*;
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::status::*;
 use mnnkv::ffi::store::*;

@@ -4,7 +4,6 @@ use crate::model::shape;
 use crate::quantised::{Kind as Form, MnnCache, Shape, Unit, goldens, live_bytes_equal};
 use mnnkv::ffi::cache::*;
 use mnnkv::ffi::layout::*;
-use mnnkv::ffi::quantised::*;
 use mnnkv::ffi::status::*;
 use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};

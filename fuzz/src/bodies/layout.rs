@@ -1,11 +1,10 @@
-//! Layouts through the C ABI, against the formulas of base.h.
+//! Layouts through the C ABI, against the formulas of mnnkv.h.
 
 use super::given::Given;
 use super::packing::Packing;
 use mnnkv::dtype::Dtype;
 use mnnkv::ffi::cache::{mnnkv_layout, mnnkv_layout_check};
 use mnnkv::ffi::layout::*;
-use mnnkv::ffi::quantised::mnnkv_int8;
 use mnnkv::ffi::status::MNNKV_OK;
 use mnnkv::layout::Spec;
 

@@ -1,4 +1,4 @@
-//! Exports of the gear room: stateless calls over per-thread working memory.
+//! `mnnkv/gear.h`: stateless calls over per-thread working memory.
 
 mod decode;
 mod encode;

@@ -1,15 +1,17 @@
-//! Exports of the session room.
+//! `mnnkv/session.h`: all that a host needs.
 
+mod attend;
 mod handle;
 mod history;
+mod memory;
+mod pins;
 mod report;
 mod step;
-mod sums;
 
+pub use attend::*;
 pub use handle::*;
 pub use history::*;
+pub use memory::*;
+pub use pins::*;
 pub use report::*;
 pub use step::*;
-pub use sums::*;
-
-pub(in crate::ffi) use handle::with_cache_or_none;

@@ -17,10 +17,10 @@
 //! loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
 
 use super::handle::{mnnkv_snapshot, with};
+use super::park::{mnnkv_park_options, read_options};
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::given;
 use crate::ffi::panic::body;
-use crate::ffi::park::{mnnkv_park_options, read_options};
 use crate::ffi::pointer::{self, Out};
 use crate::ffi::session::{layer_or_all, mnnkv_session};
 use crate::ffi::status::mnnkv_status;

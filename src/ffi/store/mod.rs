@@ -1,4 +1,4 @@
-//! Exports of the store room.
+//! `mnnkv/store.h`: cold tokens as blobs.
 
 mod blocks;
 mod edits;

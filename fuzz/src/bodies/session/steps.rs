@@ -2,8 +2,7 @@
 
 use super::chat::{Chat, LANES, LAYERS, MOST_TOKENS, Step, c, right, size};
 use crate::bodies::given::Given;
-use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_park};
-use mnnkv::ffi::policy::mnnkv_session_pin;
+use mnnkv::ffi::h2o::*;
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::MNNKV_OK as OK;

@@ -3,8 +3,7 @@
 use super::chat::{Chat, LAYERS, c, right, size};
 use super::steps::park_options;
 use crate::bodies::given::Given;
-use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_interrupt, mnnkv_session_park};
-use mnnkv::ffi::policy::mnnkv_session_pin;
+use mnnkv::ffi::h2o::*;
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_status};

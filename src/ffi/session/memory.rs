@@ -37,9 +37,9 @@
 //! the step in which the first blocks go to the file chooses the directions of sketches, in about 2 ms for each KV head of 128 dims. A prompt usually contains both steps. The file is
 //! not encrypted and has default permissions: give it a private folder that is not backed up.
 
+use super::handle::mnnkv_session;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out};
-use crate::ffi::session::mnnkv_session;
 use crate::ffi::status::mnnkv_status;
 
 /// Sets the budget to `bytes`, or the least that the model may have if that is more, from now on, for a system that is short

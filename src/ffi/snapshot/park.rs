@@ -14,11 +14,11 @@
 //! of a quantised cache must stay, or be copied as a whole. A host with a snapshot (snapshot.h) may append before it parks,
 //! or after.
 
-use super::cache::mnnkv_cache;
-use super::panic::body;
-use super::pointer::{self, Sized32, SizedOut};
-use super::session::{mnnkv_session, with_cache_or_none};
-use super::status::mnnkv_status;
+use crate::ffi::cache::mnnkv_cache;
+use crate::ffi::panic::body;
+use crate::ffi::pointer::{self, Sized32, SizedOut};
+use crate::ffi::session::{mnnkv_session, with_cache_or_none};
+use crate::ffi::status::mnnkv_status;
 use crate::gear::Effort;
 use crate::status::{Result, bail};
 use crate::store::{Packing, Parked};

@@ -27,11 +27,11 @@
 //!
 //! An INT8 layer without tokens must not get an append of one token: MNN would keep its scales for all later tokens.
 
-use super::cache::mnnkv_layout;
-use super::given::edit;
-use super::panic::body;
-use super::pointer::Sized32;
-use super::status::mnnkv_status;
+use crate::ffi::cache::mnnkv_layout;
+use crate::ffi::given::edit;
+use crate::ffi::panic::body;
+use crate::ffi::pointer::Sized32;
+use crate::ffi::status::mnnkv_status;
 use crate::layout;
 use std::ffi::c_void;
 

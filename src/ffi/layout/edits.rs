@@ -3,11 +3,11 @@
 //! Functions on the memory of one cache, without a handle. key and value are the buffers of the layout. Calls that
 //! write a cache must not overlap other calls on it.
 
-use super::cache::{mnnkv_layout, pairs};
-use super::given::{apart, checked, edit};
-use super::panic::body;
-use super::pointer::{self, Out};
-use super::status::mnnkv_status;
+use crate::ffi::cache::{mnnkv_layout, pairs};
+use crate::ffi::given::{apart, checked, edit};
+use crate::ffi::panic::body;
+use crate::ffi::pointer::{self, Out};
+use crate::ffi::status::mnnkv_status;
 use crate::layout;
 use crate::status::bail;
 use crate::sys::pages;

@@ -2,9 +2,9 @@
 //!
 //! Pinned tokens are never evicted: a system prompt, an image, a list of tools.
 
+use super::handle::mnnkv_session;
 use crate::ffi::panic::body;
 use crate::ffi::pointer;
-use crate::ffi::session::mnnkv_session;
 use crate::ffi::status::mnnkv_status;
 use crate::status::bail;
 

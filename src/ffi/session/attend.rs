@@ -31,13 +31,13 @@
 //!   and 2^-10 together, is not read. docs/quality.md has what the rounding of K and V costs models.
 //! - A round is a call of each part. A step has one, or several with some of its rows each.
 
-use super::cache::mnnkv_cache;
+use super::handle::mnnkv_session;
 use crate::attend::{Mask, Queries, Step};
 use crate::dtype::convert::{Endian, narrow};
+use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::given;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
-use crate::ffi::session::mnnkv_session;
 use crate::ffi::status::mnnkv_status;
 use crate::status::bail;
 use std::ffi::c_void;

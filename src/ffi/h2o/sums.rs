@@ -14,9 +14,9 @@
 //! head, without row_sum. After the reduction, multiply factors of the part by exp(m - M) / L and hand it over. Parts
 //! may come in any order and from any lane. Together they must have each token of the rows once.
 
-use super::handle::mnnkv_session;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
+use crate::ffi::session::mnnkv_session;
 use crate::ffi::status::mnnkv_status;
 use crate::h2o::{self, BlockSums, SumFields};
 use crate::status::{Result, bail};
