@@ -9,7 +9,7 @@
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
 //   mnnkv/policy.h    tokens that are never evicted
 //   mnnkv/snapshot.h  the file of a chat, saved step by step
-//   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)
+//   mnnkv/store.h     cold tokens as blobs, their memory returned to the system
 //   mnnkv/layout.h    cache memory in place: index, gather, scatter, move, compact, zero, release
 //   mnnkv/quantised.h MNN's quantised caches: description, appends, truncation, values for tools
 //   mnnkv/h2o.h       scores of blocks, and plans of the tokens to keep
@@ -69,7 +69,6 @@
 //   after mnnkv_session_attend only the open step is lost: abort it.
 // - mnnkv_session_create takes up to 256 KB of the thread's stack, other functions up to 128 KB.
 // - After fork, the child must not use handles of the parent, except to destroy them.
-// - Declarations that may still change need MNNKV_EXPERIMENTAL to be defined before the include.
 
 #ifndef MNNKV_H
 #define MNNKV_H

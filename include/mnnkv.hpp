@@ -289,8 +289,6 @@ public:
     }
 };
 
-#ifdef MNNKV_EXPERIMENTAL
-
 /// Owns a mnnkv_store.
 class store : public owner<mnnkv_store, mnnkv_store_destroy> {
 public:
@@ -331,8 +329,6 @@ public:
         return detail::get(out, [this](mnnkv_store_statistics* to) { return mnnkv_store_stats(handle_, to); });
     }
 };
-
-#endif  // MNNKV_EXPERIMENTAL
 
 /// mnnkv_h2o_config_default
 inline mnnkv_h2o_config h2o_defaults() noexcept {

@@ -1,8 +1,7 @@
 //! The committed headers are what cbindgen makes of the exports. `MNNKV_WRITE_HEADER=1` writes them instead.
 //!
 //! cbindgen groups constants, types and functions. It runs once per source file here, so that the constants and structs
-//! of a section stand above its functions. The section's banner is the file's `//!` comment. A comment that names
-//! MNNKV_EXPERIMENTAL puts its section behind that macro.
+//! of a section stand above its functions. The section's banner is the file's `//!` comment.
 
 use mnnkv::session::MemoryStats;
 use mnnkv::session::metrics::{Field, Metrics};
@@ -233,11 +232,8 @@ fn generate(header: &Header) -> String {
         let banner: String = banner.map(|line| format!("//{line}\n")).collect();
         let banner = banner.replace("//   {metrics}\n", &list(Metrics::FIELDS));
         let banner = banner.replace("//   {memory}\n", &list(MemoryStats::FIELDS));
-        let fence = banner.contains("MNNKV_EXPERIMENTAL");
         write!(out, "\n// ---{title} {}\n{banner}\n", "-".repeat(108 - title.len())).unwrap();
-        out += if fence { "#ifdef MNNKV_EXPERIMENTAL\n\n" } else { "" };
         out += &items(&file, &source);
-        out += if fence { "\n#endif  // MNNKV_EXPERIMENTAL\n" } else { "" };
     }
     if header.path == INLINE.0 {
         out += "\n";
@@ -254,22 +250,17 @@ struct Function {
     arguments: String,
 }
 
-/// The functions that libmnnkv exports without MNNKV_EXPERIMENTAL.
+/// The functions that libmnnkv exports.
 fn functions() -> Vec<Function> {
     let mut all = Vec::new();
     for header in HEADERS.iter().filter(|header| is_of_core(header.path)) {
         let text = generate(header).replace(INLINE.1, "");
-        let (mut experimental, code) = (false, |line: &&str| !line.starts_with("//"));
+        let code = |line: &&str| !line.starts_with("//");
         for item in text.split("\n\n") {
-            experimental =
-                (experimental || item.contains("#ifdef MNNKV_EXPERIMENTAL")) && !item.contains("#endif  // MNNKV_EX");
             let item = item.lines().filter(code).map(str::trim).collect::<Vec<_>>().join(" ");
             let Some((head, parameters)) = item.strip_suffix(");").and_then(|item| item.split_once('(')) else {
                 continue;
             };
-            if experimental {
-                continue;
-            }
             let (name, ends) = (head.rsplit([' ', '*']).next().unwrap(), |parameter: &str| {
                 parameter.rsplit([' ', '*']).next().filter(|name| *name != "void").unwrap_or_default().to_string()
             });
@@ -290,8 +281,8 @@ fn generate_load() -> String {
     let mut out =
         "// mnnkv/load.h: libmnnkv loaded at run time, for a program that is built without it.\n//\n".to_string();
     out += "// Generated from the other headers and src/ffi/load.h by `make header`; do not edit.\n//\n\
-            // This header defines all functions of mnnkv.h, those of MNNKV_EXPERIMENTAL excepted. In one C or C++ file of each\n\
-            // program or library that calls them, before any other include of this header, and nowhere else:\n//\n\
+            // This header defines all functions of mnnkv.h. In one C or C++ file of each program or library that calls them, before any\n\
+            // other include of this header, and nowhere else:\n//\n\
             //   #define _GNU_SOURCE  // in C with glibc: before the first include of the file\n\
             //   #define MNNKV_LOAD_IMPLEMENTATION\n//   #include \"mnnkv/load.h\"\n//\n\
             //   const char *why = mnnkv_load(NULL);  // first; go on without mnn-kv where it returns a text\n//\n\

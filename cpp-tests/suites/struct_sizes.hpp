@@ -13,10 +13,8 @@ constexpr std::size_t first_size(const T*) {
     return sizeof(T);
 }
 constexpr std::size_t first_size(const mnnkv_layout*) { return offsetof(mnnkv_layout, int8); }
-#ifdef MNNKV_EXPERIMENTAL
 constexpr std::size_t first_size(const mnnkv_store_config*) { return 32; }
 constexpr std::size_t first_size(const mnnkv_store_statistics*) { return 128; }
-#endif
 constexpr std::size_t first_size(const mnnkv_session_options*) { return offsetof(mnnkv_session_options, attends); }
 
 /// Tries one struct in all sizes; `call` passes it to a function and must succeed with the good one. `oldest`: its size

@@ -2,8 +2,8 @@
 //
 // Generated from the other headers and src/ffi/load.h by `make header`; do not edit.
 //
-// This header defines all functions of mnnkv.h, those of MNNKV_EXPERIMENTAL excepted. In one C or C++ file of each
-// program or library that calls them, before any other include of this header, and nowhere else:
+// This header defines all functions of mnnkv.h. In one C or C++ file of each program or library that calls them, before any
+// other include of this header, and nowhere else:
 //
 //   #define _GNU_SOURCE  // in C with glibc: before the first include of the file
 //   #define MNNKV_LOAD_IMPLEMENTATION
@@ -191,6 +191,13 @@ static struct mnnkv_functions {
     mnnkv_status (*snapshot_get)(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
     mnnkv_status (*snapshot_append)(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written);
     mnnkv_status (*snapshot_load)(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
+    mnnkv_status (*store_create)(const mnnkv_store_config *config, uint32_t abi_version, mnnkv_store **out);
+    void (*store_destroy)(mnnkv_store *store);
+    mnnkv_status (*store_submit)(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, uint64_t *ticket);
+    mnnkv_status (*store_commit)(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value, uint64_t *released_bytes);
+    mnnkv_status (*store_restore)(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value, uint64_t *restored_bytes);
+    mnnkv_status (*store_compacted)(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs);
+    mnnkv_status (*store_stats)(const mnnkv_store *store, mnnkv_store_statistics *statistics);
     mnnkv_status (*kv_gather)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each);
     mnnkv_status (*kv_scatter)(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each, uint32_t begin, uint32_t count, void *key, void *value);
     mnnkv_status (*kv_move)(const mnnkv_layout *layout, void *key, void *value, uint32_t src, uint32_t dst, uint32_t count);
@@ -241,6 +248,13 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_snapshot_get",
     "mnnkv_snapshot_append",
     "mnnkv_snapshot_load",
+    "mnnkv_store_create",
+    "mnnkv_store_destroy",
+    "mnnkv_store_submit",
+    "mnnkv_store_commit",
+    "mnnkv_store_restore",
+    "mnnkv_store_compacted",
+    "mnnkv_store_stats",
     "mnnkv_kv_gather",
     "mnnkv_kv_scatter",
     "mnnkv_kv_move",
@@ -385,6 +399,36 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot, m
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer) {
     return mnnkv_loaded.snapshot_load ? mnnkv_loaded.snapshot_load(snapshot, session, layer) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_create(const mnnkv_store_config *config, uint32_t abi_version, mnnkv_store **out) {
+    return mnnkv_loaded.store_create ? mnnkv_loaded.store_create(config, abi_version, out) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN void mnnkv_store_destroy(mnnkv_store *store) {
+    if (mnnkv_loaded.store_destroy) {
+        mnnkv_loaded.store_destroy(store);
+    }
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_submit(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, uint64_t *ticket) {
+    return mnnkv_loaded.store_submit ? mnnkv_loaded.store_submit(store, layer, layout, key, value, begin, count, ticket) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_commit(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value, uint64_t *released_bytes) {
+    return mnnkv_loaded.store_commit ? mnnkv_loaded.store_commit(store, layer, layout, key, value, released_bytes) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_restore(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value, uint64_t *restored_bytes) {
+    return mnnkv_loaded.store_restore ? mnnkv_loaded.store_restore(store, layer, layout, key, value, restored_bytes) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_compacted(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs) {
+    return mnnkv_loaded.store_compacted ? mnnkv_loaded.store_compacted(store, layer, reserve_pairs, n_pairs) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_stats(const mnnkv_store *store, mnnkv_store_statistics *statistics) {
+    return mnnkv_loaded.store_stats ? mnnkv_loaded.store_stats(store, statistics) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each) {

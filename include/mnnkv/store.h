@@ -29,9 +29,7 @@ extern "C" {
 // idle. Memory besides the blobs: waiting copies, prefetched layers, decode_cache_bytes, and per thread four times
 // the raw bytes of the largest block.
 //
-// MNNKV_EXPERIMENTAL: all of this header may change. Hosts use a session.
-
-#ifdef MNNKV_EXPERIMENTAL
+// A host that has a session needs no store: a session stores cold tokens itself.
 
 /// The blobs of one model, and the workers that make them.
 typedef struct mnnkv_store mnnkv_store;
@@ -68,13 +66,7 @@ mnnkv_status mnnkv_store_create(const mnnkv_store_config *config, uint32_t abi_v
 /// Frees a store and its blobs. Blocks until its jobs that have begun are done. Released tokens are lost.
 void mnnkv_store_destroy(mnnkv_store *store);
 
-#endif  // MNNKV_EXPERIMENTAL
-
 // --- Store: blocks ----------------------------------------------------------------------------------------------
-//
-// MNNKV_EXPERIMENTAL
-
-#ifdef MNNKV_EXPERIMENTAL
 
 /// Copies tokens begin .. begin + count of a layer, to be encoded by a worker, or within the call without workers.
 /// Never blocks. Pointers are not retained, and the cache is only read. The tokens stay raw until commit. 64 to 256
@@ -124,13 +116,7 @@ mnnkv_status mnnkv_store_restore(mnnkv_store *store,
                                  void *value,
                                  uint64_t *restored_bytes);
 
-#endif  // MNNKV_EXPERIMENTAL
-
 // --- Store: edits of the cache by the host, to be declared before the next call of the layer --------------------
-//
-// MNNKV_EXPERIMENTAL
-
-#ifdef MNNKV_EXPERIMENTAL
 
 /// Declares that only the tokens of the reserve pairs are left, moved together: call it right after mnnkv_kv_compact or
 /// the host's own move. Blocks follow their tokens and lose those that are gone.
@@ -144,13 +130,7 @@ mnnkv_status mnnkv_store_compacted(mnnkv_store *store,
                                    const int32_t *reserve_pairs,
                                    size_t n_pairs);
 
-#endif  // MNNKV_EXPERIMENTAL
-
 // --- Store: statistics ------------------------------------------------------------------------------------------
-//
-// MNNKV_EXPERIMENTAL
-
-#ifdef MNNKV_EXPERIMENTAL
 
 /// Counters of a store: "now" is the present state, others are sums since create.
 typedef struct mnnkv_store_statistics {
@@ -203,8 +183,6 @@ typedef struct mnnkv_store_statistics {
 
 /// Reads the counters. Any thread; blocks while another call runs.
 mnnkv_status mnnkv_store_stats(const mnnkv_store *store, mnnkv_store_statistics *statistics);
-
-#endif  // MNNKV_EXPERIMENTAL
 
 #ifdef __cplusplus
 }  // extern "C"

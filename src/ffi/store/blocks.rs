@@ -1,6 +1,4 @@
 //! Store: blocks
-//!
-//! MNNKV_EXPERIMENTAL
 
 use super::handle::{mnnkv_store, with};
 use crate::ffi::cache::mnnkv_layout;

@@ -1,6 +1,4 @@
 //! Store: edits of the cache by the host, to be declared before the next call of the layer
-//!
-//! MNNKV_EXPERIMENTAL
 
 use super::handle::{mnnkv_store, with};
 use crate::ffi::cache;

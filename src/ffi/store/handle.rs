@@ -16,7 +16,7 @@
 //! idle. Memory besides the blobs: waiting copies, prefetched layers, decode_cache_bytes, and per thread four times
 //! the raw bytes of the largest block.
 //!
-//! MNNKV_EXPERIMENTAL: all of this header may change. Hosts use a session.
+//! A host that has a session needs no store: a session stores cold tokens itself.
 
 use crate::ffi::handle;
 use crate::ffi::panic::{Handle, body};

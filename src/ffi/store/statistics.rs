@@ -1,6 +1,4 @@
 //! Store: statistics
-//!
-//! MNNKV_EXPERIMENTAL
 
 use super::handle::{mnnkv_store, with};
 use crate::ffi::panic::body;
