@@ -50,8 +50,7 @@
 // - Structs begin with struct_size. Zero an input struct, set struct_size to its sizeof, then the fields that
 //   differ from the default: in a field where 0 would make no sense, 0 stands for the default, and a NULL options
 //   pointer is all defaults.
-//   Set struct_size of output structs as well. Fields without a comment of their own share the comment above;
-//   fields named reserved must be 0.
+//   Set struct_size of output structs as well. Fields named reserved must be 0.
 // - Sizes are bytes where nothing else is said. Arrays are dense and row-major: [head][token][dim] has dim innermost.
 // - Text outputs (text, cap, len) are UTF-8 with a terminating zero, which *len counts. A call with NULL and 0
 //   returns BUFFER_TOO_SMALL and the size. Input texts are UTF-8, zero-terminated unless a length is passed.

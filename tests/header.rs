@@ -10,6 +10,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// The width of a line.
+const LINE: usize = 130;
+
 struct Header {
     path: &'static str,
     about: &'static str,
@@ -338,7 +341,7 @@ fn items(file: &Path, source: &str) -> String {
         .unwrap();
     let mut text = Vec::new();
     cbindgen::Builder::new().with_src(&copy).with_config(config).generate().unwrap().write(&mut text);
-    let text = String::from_utf8(text).unwrap();
+    let text = filled(&String::from_utf8(text).unwrap());
     // Neighbouring constants form a list.
     let constant = |item: &str| item.lines().last().is_some_and(|line| line.starts_with("#define"));
     let items: Vec<_> = text.trim().split("\n\n").map(str::trim).collect();
@@ -351,11 +354,52 @@ fn items(file: &Path, source: &str) -> String {
     let mut structs = list.split("typedef struct {");
     let mut out = structs.next().unwrap().to_string();
     for rest in structs {
-        let name = rest.split("\n} ").nth(1).unwrap().split(';').next().unwrap();
-        write!(out, "typedef struct {name} {{{rest}").unwrap();
+        let (fields, rest) = rest.split_once("\n} ").unwrap();
+        let name = rest.split(';').next().unwrap();
+        write!(out, "typedef struct {name} {{\n{}}} {rest}", commented(name, fields)).unwrap();
     }
     // Structs of other headers, which many hosts need not read.
     out.replace("const mnnkv_int8 *int8;", "const struct mnnkv_int8 *int8;") + "\n"
+}
+
+/// As many parameters of a function in a line as fit; cbindgen writes each in one of its own.
+fn filled(text: &str) -> String {
+    let (mut out, mut used) = (String::new(), LINE);
+    for line in text.lines() {
+        let parameter = line.trim_start();
+        let follows = line.starts_with("        ") && used + 1 + parameter.len() <= LINE;
+        out += if follows { " " } else { "\n" };
+        out += if follows { parameter } else { line };
+        used = if follows { used + 1 + parameter.len() } else { line.len() };
+    }
+    out
+}
+
+/// The fields of a struct, each with a comment of its own. A short one stands behind its field.
+fn commented(name: &str, fields: &str) -> String {
+    let (mut all, mut comment) = (Vec::new(), Vec::new());
+    for line in fields.trim_matches('\n').lines() {
+        match line.strip_prefix("    /// ") {
+            Some(text) => comment.push(text),
+            None => all.push((line, std::mem::take(&mut comment))),
+        }
+    }
+    let short = |(field, comment): &&(&str, Vec<&str>)| {
+        comment.len() == 1 && field.len() <= 40 && comment[0].len() <= LINE - 39
+    };
+    let width = all.iter().filter(short).map(|(field, _)| field.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for one in &all {
+        let (field, comment) = one;
+        assert!(!comment.is_empty(), "{name}: no comment of its own: {field}");
+        if short(&one) && width + "  ///< ".len() + comment[0].len() <= LINE {
+            writeln!(out, "{field:width$}  ///< {}", comment[0]).unwrap();
+        } else {
+            comment.iter().for_each(|text| writeln!(out, "    /// {text}").unwrap());
+            writeln!(out, "{field}").unwrap();
+        }
+    }
+    out
 }
 
 /// Names, units and meanings of numbers in a report, as comment lines.

@@ -46,44 +46,31 @@ extern "C" {
 
 /// The attention of a step of a layer.
 typedef struct mnnkv_attend {
-    uint32_t struct_size;
-    /// Of queries and output: MNNKV_DTYPE_F16, BF16 or F32.
-    uint32_t dtype;
-    /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
-    uint32_t heads;
-    /// Rows of each head: row r is that of the (rows - r)th token from the end. The rows of all rounds of a step
-    /// (mnnkv_session_attend) add up to `queries` of end. There may be fewer than tokens that were appended.
+    uint32_t struct_size;         ///< sizeof(mnnkv_attend)
+    uint32_t dtype;               ///< MNNKV_DTYPE_F16, BF16 or F32: of queries and output.
+    uint32_t heads;               ///< Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
+    /// Rows of each head, at most one for each token that was appended: row r is that of the (rows - r)th token from the end.
+    /// The rows of all rounds of a step add up to `queries` of end.
     uint32_t rows;
-    /// Elements of a row, as the layout's. Layers stay raw where it is no multiple of 8 up to 512.
-    uint32_t head_dim;
-    /// The factor of a logit, not negative; 0 = 1 / sqrt(head_dim).
-    float scale;
-    /// Queries after their rotation (RoPE); keys must be cached after theirs, too. Bytes from a head to the next, and from a row to
-    /// the next; both 0 = [rows][heads][head_dim], or neither.
-    const void *queries;
-    uint64_t query_head_stride;
-    uint64_t query_row_stride;
-    /// Written, with strides likewise; rows must not overlap. Zeros where a row attends to nothing. Rows of one part never touch
-    /// bytes of another's.
+    uint32_t head_dim;            ///< Elements of a row, as the layout's; layers stay raw where it is no multiple of 8 up to 512.
+    float scale;                  ///< The factor of a logit, not negative; 0 = 1 / sqrt(head_dim).
+    const void *queries;          ///< Queries after their rotation (RoPE). Keys must be cached after theirs, too.
+    uint64_t query_head_stride;   ///< Bytes from a head to the next. Both strides 0 = [rows][heads][head_dim].
+    uint64_t query_row_stride;    ///< Bytes from a row to the next.
+    /// Written; a row that attends to nothing is 0. Rows must not overlap. Parts write different bytes.
     void *output;
-    uint64_t output_head_stride;
-    uint64_t output_row_stride;
-    /// 1 = row r attends to tokens up to its own, the (rows - r)th from the end; 0 = each row to all tokens. With more than
-    /// one causal row the tokens of all these rows must be raw, as those are that the step appended.
+    uint64_t output_head_stride;  ///< As query_head_stride.
+    uint64_t output_row_stride;   ///< As query_row_stride.
+    /// 1 = row r attends to tokens up to its own, 0 = to all tokens. With more than one causal row the tokens of these rows
+    /// must be raw, as those are that the step appended.
     uint32_t causal;
-    /// Row r does not attend to tokens that are `window` or more before its own; 0 = no bound. Whether it attends to later
-    /// ones is up to causal.
-    uint32_t window;
-    /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
-    float soft_cap;
-    /// Columns of mask: the newest tokens of the chat, at most all of them. Older ones have the addend 0.
-    uint32_t mask_tokens;
-    /// [rows][mask_tokens], added to logits after the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
-    /// NULL = none.
-    const float *mask;
-    uint64_t mask_row_stride;
-    /// [heads]: a logit that joins the softmax of each query head without a value (attention sinks of models, not the sink tokens
-    /// of a config); finite. NULL = none.
+    uint32_t window;              ///< A row does not attend to tokens that are `window` or more before its own; 0 = no bound.
+    float soft_cap;               ///< Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
+    uint32_t mask_tokens;         ///< Columns of mask: the newest tokens of the chat, at most all. Older ones have the addend 0.
+    const float *mask;            ///< [rows][mask_tokens], added to logits after the soft cap; finite or -inf. NULL = none.
+    uint64_t mask_row_stride;     ///< Floats from a row of the mask to the next; 0 = mask_tokens.
+    /// [heads]: a finite logit that joins the softmax of each query head without a value (attention sinks of a model, not the
+    /// sink tokens of a config). NULL = none.
     const float *sinks;
 } mnnkv_attend;
 
@@ -106,12 +93,8 @@ typedef struct mnnkv_attend {
 /// UNSUPPORTED: if the cache is quantised by the host, or dtype is none of the three
 /// OUT_OF_MEMORY: if working memory is refused; where begin was short of it, which the text says, abort the step
 /// After another failure the part may be given again. The cache is never written.
-mnnkv_status mnnkv_session_attend(const mnnkv_session *session,
-                                  uint32_t layer,
-                                  uint32_t part,
-                                  uint32_t parts,
-                                  const mnnkv_cache *cache,
-                                  const mnnkv_attend *attend);
+mnnkv_status mnnkv_session_attend(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts,
+                                  const mnnkv_cache *cache, const mnnkv_attend *attend);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -107,45 +107,35 @@ const char *mnnkv_cpu_level(void);
 ///
 /// K and V are two buffers that do not overlap: K and V of a token in one interleaved buffer have no layout.
 typedef struct mnnkv_layout {
-    uint32_t struct_size;
-    /// MNNKV_DTYPE_* of K and of V.
-    uint32_t key_dtype;
-    uint32_t value_dtype;
-    /// KV heads (not query heads), at least 1.
-    uint32_t kv_heads;
-    /// Elements per head and token, at least 1.
-    uint32_t head_dim;
-    /// MNN's eP, lP and hP of floating-point K and V. eP packs queries and is not read; lP and hP are at least 1.
-    uint32_t e_pack;
-    uint32_t l_pack;
-    uint32_t h_pack;
-    /// Tokens per flash block of V, at least 1: 64 with flash attention, max_tokens without.
-    uint32_t flash_block;
-    /// Tokens that the buffers have room for, at least 1.
-    uint32_t max_tokens;
-    /// Bytes from one head to the next, a multiple of the element size (INT8: 4, TQ: 2). 0 = side by side.
+    uint32_t struct_size;         ///< sizeof(mnnkv_layout)
+    uint32_t key_dtype;           ///< MNNKV_DTYPE_* of K.
+    uint32_t value_dtype;         ///< MNNKV_DTYPE_* of V.
+    uint32_t kv_heads;            ///< KV heads (not query heads), at least 1.
+    uint32_t head_dim;            ///< Elements per head and token, at least 1.
+    uint32_t e_pack;              ///< MNN's eP, which packs queries; not read.
+    uint32_t l_pack;              ///< MNN's lP of floating-point K and V, at least 1.
+    uint32_t h_pack;              ///< MNN's hP of floating-point K and V, at least 1.
+    uint32_t flash_block;         ///< Tokens per flash block of V, at least 1: 64 with flash attention, max_tokens without.
+    uint32_t max_tokens;          ///< Tokens that the buffers have room for, at least 1.
+    /// Bytes from one head of K to the next, a multiple of the element size (INT8: 4, TQ: 2). 0 = side by side. A head stride is
+    /// at least the size of a head, or all heads of a token fit into its token stride.
     uint64_t key_head_stride;
-    uint64_t value_head_stride;
-    /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1, for
-    /// V only with flash_block 1, 0 where quantised. 0 = side by side. With a token stride, head stride 0 means that
-    /// heads of a token lie side by side in it. A head stride is at least the size of a head, or all heads of a token fit
-    /// into its token stride.
+    uint64_t value_head_stride;   ///< The same of V.
+    /// Bytes from one token of K to the next of the same head, a multiple of the element size; only with h_pack 1, and 0 where
+    /// quantised. 0 = side by side. With a token stride, head stride 0 means that heads of a token lie side by side in it.
     uint64_t key_token_stride;
-    uint64_t value_token_stride;
-    /// K INT8: its packing and the arrays beside it (quantised.h). Not read otherwise.
-    const struct mnnkv_int8 *int8;
+    uint64_t value_token_stride;  ///< The same of V; only with flash_block 1.
+    const struct mnnkv_int8 *int8;       ///< K INT8: its packing and the arrays beside it (quantised.h). Not read otherwise.
 } mnnkv_layout;
 
 /// A layer's cache at the time of a call.
 typedef struct mnnkv_cache {
-    uint32_t struct_size;
+    uint32_t struct_size;  ///< sizeof(mnnkv_cache)
     /// Packing, strides and max_tokens may change between calls (a larger buffer); heads, head_dim and dtypes not.
     const mnnkv_layout *layout;
-    /// The buffers, with the sizes that mnnkv_layout_check returns.
-    void *key;
-    void *value;
-    /// In: physical tokens in the cache. Out, on success of begin and keep: the new number.
-    uint32_t kv_len;
+    void *key;             ///< The buffer of K, of the size that mnnkv_layout_check returns.
+    void *value;           ///< The buffer of V, likewise.
+    uint32_t kv_len;       ///< In: physical tokens in the cache. Out, on success of begin and keep: the new number.
 } mnnkv_cache;
 
 /// Checks a layout, and returns the bytes of each buffer: all heads, to the end of the last one.

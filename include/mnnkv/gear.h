@@ -27,11 +27,9 @@ extern "C" {
 
 /// How to encode. NULL = all defaults. Decoding needs no options.
 typedef struct mnnkv_gear_options {
-    uint32_t struct_size;
-    /// MNNKV_GEAR_FORMAT_*; 0 = V1 for F16 and F32, CHECKED for BF16 and INT8.
-    uint32_t format;
-    /// The predictors to try, MNNKV_PREDICT_* or-ed together; 0 = all.
-    uint32_t predictors;
+    uint32_t struct_size;  ///< sizeof(mnnkv_gear_options)
+    uint32_t format;       ///< MNNKV_GEAR_FORMAT_*; 0 = V1 for F16 and F32, CHECKED for BF16 and INT8.
+    uint32_t predictors;   ///< The predictors to try, MNNKV_PREDICT_* or-ed together; 0 = all.
     /// 1 = fastest .. 9 = smallest; 0 = 5. More effort may cost 1% of size where words are mostly noise.
     int32_t effort;
 } mnnkv_gear_options;
@@ -40,8 +38,7 @@ typedef struct mnnkv_gear_options {
 
 /// Returns a capacity that suffices to encode src_len bytes of dtype (F16, BF16, F32 or INT8) in either format, a little
 /// over src_len; 0 if src_len is 0, no whole number of words, or larger than memory.
-size_t mnnkv_gear_bound(size_t src_len,
-                        uint32_t dtype);
+size_t mnnkv_gear_bound(size_t src_len, uint32_t dtype);
 
 /// Encodes src_len bytes of little-endian words of dtype (F16, BF16, F32 or INT8), bit for bit.
 /// src: at least one word, in any order; [head][token][dim] of one head at a time compresses best.
@@ -54,20 +51,11 @@ size_t mnnkv_gear_bound(size_t src_len,
 ///
 /// dst is written only on success. Working memory: at most 6 * src_len + 2 MiB. The thread keeps it, beside that of
 /// decoding.
-mnnkv_status mnnkv_encode_gear(const void *src,
-                               size_t src_len,
-                               uint32_t dtype,
-                               const mnnkv_gear_options *options,
-                               void *dst,
-                               size_t dst_cap,
-                               size_t *dst_len);
+mnnkv_status mnnkv_encode_gear(const void *src, size_t src_len, uint32_t dtype, const mnnkv_gear_options *options, void *dst,
+                               size_t dst_cap, size_t *dst_len);
 
 /// mnnkv_encode_gear of F16.
-mnnkv_status mnnkv_encode_fp16_gear(const void *src,
-                                    size_t src_len,
-                                    const mnnkv_gear_options *options,
-                                    void *dst,
-                                    size_t dst_cap,
+mnnkv_status mnnkv_encode_fp16_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap,
                                     size_t *dst_len);
 
 /// Frees the working memory that the calling thread keeps for encoding and decoding.
@@ -77,8 +65,8 @@ void mnnkv_thread_trim(void);
 
 /// How to decode. NULL = all defaults.
 typedef struct mnnkv_decode_options {
-    uint32_t struct_size;
-    uint32_t reserved;
+    uint32_t struct_size;  ///< sizeof(mnnkv_decode_options)
+    uint32_t reserved;     ///< Must be 0.
     /// Limit of the working memory of the call, the memory that the thread keeps included; may exceed the default. 0 =
     /// 3 * (src_len + decoded length) + 256 KiB.
     uint64_t max_working_bytes;
@@ -99,13 +87,8 @@ typedef struct mnnkv_decode_options {
 ///
 /// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. The thread keeps the working memory,
 /// beside that of encoding.
-mnnkv_status mnnkv_decode_gear(const void *src,
-                               size_t src_len,
-                               uint32_t dtype,
-                               const mnnkv_decode_options *options,
-                               void *dst,
-                               size_t dst_cap,
-                               size_t *dst_len);
+mnnkv_status mnnkv_decode_gear(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst,
+                               size_t dst_cap, size_t *dst_len);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -25,14 +25,8 @@ extern "C" {
 /// (head_dim + 12), or V's, kv_heads * (count + 8) * head_dim.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or an output overlaps another buffer
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
-mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout,
-                             const void *key,
-                             const void *value,
-                             uint32_t begin,
-                             uint32_t count,
-                             void *key_out,
-                             void *value_out,
-                             size_t cap_each);
+mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count,
+                             void *key_out, void *value_out, size_t cap_each);
 
 /// Copies dense rows to tokens begin .. begin + count of a cache, the inverse of gather; the packing may be another.
 /// Padding and other tokens are not written. V INT8: mnnkv_kv_changed must follow. With begin 0 the cache takes the scales
@@ -41,24 +35,13 @@ mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout,
 /// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger one where K and V differ.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, a buffer overlaps the
 /// cache, or V has other scales
-mnnkv_status mnnkv_kv_scatter(const mnnkv_layout *layout,
-                              const void *key_in,
-                              const void *value_in,
-                              size_t len_each,
-                              uint32_t begin,
-                              uint32_t count,
-                              void *key,
-                              void *value);
+mnnkv_status mnnkv_kv_scatter(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each,
+                              uint32_t begin, uint32_t count, void *key, void *value);
 
 /// Moves count tokens from src to dst, as memmove. Tokens of src outside of dst keep their contents. V INT8:
 /// mnnkv_kv_changed must follow.
 /// INVALID_ARGUMENT: if a range exceeds max_tokens
-mnnkv_status mnnkv_kv_move(const mnnkv_layout *layout,
-                           void *key,
-                           void *value,
-                           uint32_t src,
-                           uint32_t dst,
-                           uint32_t count);
+mnnkv_status mnnkv_kv_move(const mnnkv_layout *layout, void *key, void *value, uint32_t src, uint32_t dst, uint32_t count);
 
 /// Keeps the tokens below base and those of the reserve pairs, and closes the gaps (eviction, truncation).
 /// reserve_pairs: n_pairs times (offset, length), offsets relative to base as in MNN's KVMeta, ascending and disjoint,
@@ -66,14 +49,8 @@ mnnkv_status mnnkv_kv_move(const mnnkv_layout *layout,
 /// kv_len: tokens in the cache.
 /// new_len: base plus all lengths; contents of later tokens are undefined. V INT8 needs no mnnkv_kv_changed.
 /// INVALID_ARGUMENT: if a pair, base or kv_len is out of range; no byte has moved
-mnnkv_status mnnkv_kv_compact(const mnnkv_layout *layout,
-                              void *key,
-                              void *value,
-                              uint32_t base,
-                              const int32_t *reserve_pairs,
-                              size_t n_pairs,
-                              uint32_t kv_len,
-                              uint32_t *new_len);
+mnnkv_status mnnkv_kv_compact(const mnnkv_layout *layout, void *key, void *value, uint32_t base, const int32_t *reserve_pairs,
+                              size_t n_pairs, uint32_t kv_len, uint32_t *new_len);
 
 /// Sets tokens begin .. begin + count to zero. Padding and other tokens are not written. V INT8: mnnkv_kv_changed must
 /// follow if the cache has tokens among them.
@@ -87,11 +64,7 @@ mnnkv_status mnnkv_kv_zero(const mnnkv_layout *layout, void *key, void *value, u
 /// memory (madvise MADV_DONTNEED); shared, file-backed, locked and hugetlbfs memory is only set to zero. macOS uses
 /// MADV_FREE_REUSABLE, Windows trims the working set. Other systems release nothing.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens
-mnnkv_status mnnkv_kv_release(const mnnkv_layout *layout,
-                              void *key,
-                              void *value,
-                              uint32_t begin,
-                              uint32_t count,
+mnnkv_status mnnkv_kv_release(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count,
                               uint64_t *bytes);
 
 #ifdef __cplusplus

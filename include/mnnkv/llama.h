@@ -43,52 +43,39 @@ const char *mnnkv_llama_last_error(void);
 
 /// Query rows, and the cache that they attend to.
 typedef struct mnnkv_rows {
-    uint32_t struct_size;
+    uint32_t struct_size;         ///< sizeof(mnnkv_rows)
     /// Query heads, a multiple of kv_heads, at least 1: head h reads KV head h / (heads / kv_heads).
     uint32_t heads;
-    /// Rows of each query head, at least 1; working memory is for each of them.
-    uint32_t rows;
-    /// Heads of the cache, at least 1.
-    uint32_t kv_heads;
-    /// Tokens of the cache, at least 1.
-    uint32_t tokens;
-    /// MNNKV_ROWS_*.
-    uint32_t key_type;
-    uint32_t value_type;
-    /// Elements of a row, multiples of 32 up to 1024.
-    uint32_t key_dim;
-    uint32_t value_dim;
-    /// The factor of a logit.
-    float scale;
-    /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
-    float soft_cap;
-    uint32_t reserved;
-    /// Bytes from a token to the next and from a head to the next: a row or more, where there is more than one token or more
-    /// than one head. No alignment.
-    const void *key;
-    uint64_t key_token_stride;
-    uint64_t key_head_stride;
-    const void *value;
-    uint64_t value_token_stride;
-    uint64_t value_head_stride;
-    /// f32. Bytes from a head to the next, and from a row to the next, multiples of 4.
-    const float *queries;
-    uint64_t query_head_stride;
-    uint64_t query_row_stride;
-    /// f32, written only by the merge. Strides as for queries: the heads of a row must end before the next row begins, or the
-    /// rows of a head before the next head. Zeros where a row attends to nothing.
+    uint32_t rows;                ///< Rows of each query head, at least 1; working memory is for each of them.
+    uint32_t kv_heads;            ///< Heads of the cache, at least 1.
+    uint32_t tokens;              ///< Tokens of the cache, at least 1.
+    uint32_t key_type;            ///< MNNKV_ROWS_* of K.
+    uint32_t value_type;          ///< MNNKV_ROWS_* of V.
+    uint32_t key_dim;             ///< Elements of a row of K and of a query, a multiple of 32 up to 1024.
+    uint32_t value_dim;           ///< Elements of a row of V and of the output, likewise.
+    float scale;                  ///< The factor of a logit.
+    float soft_cap;               ///< Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
+    uint32_t reserved;            ///< Must be 0.
+    const void *key;              ///< The rows of K, without alignment.
+    uint64_t key_token_stride;    ///< Bytes from a token to the next: a row or more, where there is more than one token.
+    uint64_t key_head_stride;     ///< Bytes from a head to the next: a row or more, where there is more than one head.
+    const void *value;            ///< The rows of V, likewise.
+    uint64_t value_token_stride;  ///< As key_token_stride.
+    uint64_t value_head_stride;   ///< As key_head_stride.
+    const float *queries;         ///< Queries in f32.
+    uint64_t query_head_stride;   ///< Bytes from a head to the next, a multiple of 4.
+    uint64_t query_row_stride;    ///< Bytes from a row to the next, a multiple of 4.
+    /// f32, written only by the merge. The heads of a row must end before the next row begins, or the rows of a head before the
+    /// next head. Zeros where a row attends to nothing.
     float *output;
-    uint64_t output_head_stride;
-    uint64_t output_row_stride;
+    uint64_t output_head_stride;  ///< As query_head_stride.
+    uint64_t output_row_stride;   ///< As query_row_stride.
     /// [rows][tokens] in f16, added to logits after the soft cap; finite, or -inf for a token that is hidden from the row, whatever
-    /// the slope. A tile of 64 tokens that is hidden from a row costs that row nothing. Elements from a row to the next, tokens or
-    /// more. NULL = none.
+    /// the slope. A tile of 64 tokens that is hidden from a row costs that row nothing. NULL = none.
     const void *mask;
-    uint64_t mask_row_stride;
-    /// [heads]: the factor of the mask for each query head (ALiBi); finite. NULL = 1.
-    const float *slopes;
-    /// [heads]: a logit of the attention sink of each query head; finite. NULL = no sinks.
-    const float *sinks;
+    uint64_t mask_row_stride;     ///< Elements from a row of the mask to the next, tokens or more.
+    const float *slopes;          ///< [heads]: the factor of the mask for each query head (ALiBi); finite. NULL = 1.
+    const float *sinks;           ///< [heads]: a logit of the attention sink of each query head; finite. NULL = no sinks.
 } mnnkv_rows;
 
 /// Returns 1 where the CPU has vectors for these functions (AVX2, AVX-512, NEON), else 0: the host is faster then.
@@ -105,20 +92,12 @@ mnnkv_status mnnkv_rows_scratch(const mnnkv_rows *rows, uint32_t parts, uint64_t
 /// scratch: bytes of mnnkv_rows_scratch for the same rows and parts or more, aligned to 4; a part writes a range of its own.
 /// INVALID_ARGUMENT: if a field, a stride or the scratch does not fit, or a slope or a sink is not finite
 /// UNSUPPORTED: if a type is unknown
-mnnkv_status mnnkv_rows_attend(const mnnkv_rows *rows,
-                               uint32_t part,
-                               uint32_t parts,
-                               void *scratch,
-                               uint64_t scratch_bytes);
+mnnkv_status mnnkv_rows_attend(const mnnkv_rows *rows, uint32_t part, uint32_t parts, void *scratch, uint64_t scratch_bytes);
 
 /// Merges one of `parts` parts of the output, after mnnkv_rows_attend has returned for all `parts` parts, with the same rows and
 /// scratch. Parts of the output may be merged on any threads, in any order and at the same time.
 /// Parameters and failures as mnnkv_rows_attend; the scratch is only read. After a failure no output was written.
-mnnkv_status mnnkv_rows_merge(const mnnkv_rows *rows,
-                              uint32_t part,
-                              uint32_t parts,
-                              const void *scratch,
-                              uint64_t scratch_bytes);
+mnnkv_status mnnkv_rows_merge(const mnnkv_rows *rows, uint32_t part, uint32_t parts, const void *scratch, uint64_t scratch_bytes);
 
 // --- State: a state buffer compressed bit for bit ---------------------------------------------------------------
 //
@@ -131,16 +110,11 @@ mnnkv_status mnnkv_rows_merge(const mnnkv_rows *rows,
 
 /// A tensor inside of a buffer: consecutive words, or consecutive blocks of a few words and then codes of single bytes.
 typedef struct mnnkv_state_tensor {
-    /// MNNKV_DTYPE_F16, _BF16, _F32 or _INT8 (also any bytes) of the words.
-    uint32_t dtype;
-    /// Bytes of a block, such as 34 for one scale and 32 codes; 0: words all through.
-    uint16_t block_bytes;
-    /// Bytes of the words that a block begins with; 0 without blocks.
-    uint16_t scale_bytes;
-    /// Where it begins.
-    uint64_t offset;
-    /// At least 1: whole words, or whole blocks.
-    uint64_t bytes;
+    uint32_t dtype;        ///< MNNKV_DTYPE_F16, _BF16, _F32 or _INT8 (also any bytes) of the words.
+    uint16_t block_bytes;  ///< Bytes of a block, such as 34 for one scale and 32 codes; 0: words all through.
+    uint16_t scale_bytes;  ///< Bytes of the words that a block begins with; 0 without blocks.
+    uint64_t offset;       ///< Where it begins.
+    uint64_t bytes;        ///< At least 1: whole words, or whole blocks.
 } mnnkv_state_tensor;
 
 /// The largest blob of src_len bytes with these tensors: a little over src_len. 0 where mnnkv_state_encode would return
@@ -159,14 +133,8 @@ size_t mnnkv_state_bound(size_t src_len, const mnnkv_state_tensor *tensors, size
 /// OUT_OF_MEMORY: if memory is refused
 ///
 /// Working memory: per thread at most 9 MiB. After a failure the contents of dst are undefined.
-mnnkv_status mnnkv_state_encode(const void *src,
-                                size_t src_len,
-                                const mnnkv_state_tensor *tensors,
-                                size_t n_tensors,
-                                uint32_t threads,
-                                void *dst,
-                                size_t dst_cap,
-                                size_t *dst_len);
+mnnkv_status mnnkv_state_encode(const void *src, size_t src_len, const mnnkv_state_tensor *tensors, size_t n_tensors,
+                                uint32_t threads, void *dst, size_t dst_cap, size_t *dst_len);
 
 /// Returns the decoded length that a blob claims: limit it before allocating for a blob from elsewhere. All of the blob
 /// but its sections is checked.
@@ -183,12 +151,7 @@ mnnkv_status mnnkv_state_decoded_size(const void *src, size_t src_len, size_t *s
 /// OUT_OF_MEMORY: if memory is refused
 ///
 /// Working memory: per thread at most seven times the longest section, which has about 1 MiB, and 256 KiB.
-mnnkv_status mnnkv_state_decode(const void *src,
-                                size_t src_len,
-                                uint32_t threads,
-                                void *dst,
-                                size_t dst_cap,
-                                size_t *dst_len);
+mnnkv_status mnnkv_state_decode(const void *src, size_t src_len, uint32_t threads, void *dst, size_t dst_cap, size_t *dst_len);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -57,9 +57,7 @@ extern "C" {
 /// never for attention; and writes blocks to the file before it returns, so do not call it on a thread that must not wait.
 /// *in_use: bytes in use afterwards; may be NULL.
 /// INVALID_ARGUMENT: if the config sets no budget
-mnnkv_status mnnkv_session_trim(mnnkv_session *session,
-                                uint64_t bytes,
-                                uint64_t *in_use);
+mnnkv_status mnnkv_session_trim(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
 
 #ifdef __cplusplus
 }  // extern "C"

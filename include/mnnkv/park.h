@@ -30,24 +30,21 @@ extern "C" {
 
 /// How tokens are encoded. NULL = all defaults.
 typedef struct mnnkv_park_options {
-    uint32_t struct_size;
+    uint32_t struct_size;  ///< sizeof(mnnkv_park_options)
     /// 1 = fastest .. 9 = smallest; 0 = 5, and 1 in mnnkv_snapshot_append. 2 and 3, 4 to 6, 7 and 8 are alike; 5 takes up
     /// to twice as long as 1, and 7 nearly four times as long as 5.
     int32_t effort;
-    /// Threads that compress, the calling one included; 0 = one for each core.
-    uint32_t threads;
-    uint32_t reserved;
+    uint32_t threads;      ///< Threads that compress, the calling one included; 0 = one for each core.
+    uint32_t reserved;     ///< Must be 0.
 } mnnkv_park_options;
 
 /// The outcome of mnnkv_session_park. All 0 if the layer was parked already; that call needs its layout and buffers, too.
 typedef struct mnnkv_parked {
-    uint32_t struct_size;
-    uint32_t reserved;
-    /// Bytes of the tokens, and of their blobs.
-    uint64_t raw_bytes;
-    uint64_t encoded_bytes;
-    /// Bytes of the buffers that returned to the system.
-    uint64_t released_bytes;
+    uint32_t struct_size;     ///< sizeof(mnnkv_parked)
+    uint32_t reserved;        ///< Must be 0.
+    uint64_t raw_bytes;       ///< Bytes of the tokens.
+    uint64_t encoded_bytes;   ///< Bytes of their blobs.
+    uint64_t released_bytes;  ///< Bytes of the buffers that returned to the system.
 } mnnkv_parked;
 
 /// Compresses all tokens of a layer between steps, however few are new, and releases the memory of its cache; a layer that
@@ -60,18 +57,14 @@ typedef struct mnnkv_parked {
 /// CORRUPT: if tokens in the store do not decode
 ///
 /// After a failure the layer is not parked, and its tokens are unchanged.
-mnnkv_status mnnkv_session_park(mnnkv_session *session,
-                                uint32_t layer,
-                                const mnnkv_park_options *options,
-                                mnnkv_cache *cache,
+mnnkv_status mnnkv_session_park(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache,
                                 mnnkv_parked *parked);
 
 /// Interrupts a session (1), or ends its interruption (0), as the next begin of any layer does. While it is interrupted,
 /// mnnkv_session_park and mnnkv_snapshot_append return BUSY; one that runs does so as soon as each of its threads has
 /// encoded what it is at, at most 8,192 tokens of one head. Never blocks. May run at any time, beside any call but destroy.
 /// INVALID_ARGUMENT: if interrupted is neither 0 nor 1
-mnnkv_status mnnkv_session_interrupt(const mnnkv_session *session,
-                                     uint32_t interrupted);
+mnnkv_status mnnkv_session_interrupt(const mnnkv_session *session, uint32_t interrupted);
 
 #ifdef __cplusplus
 }  // extern "C"

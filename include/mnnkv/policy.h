@@ -24,10 +24,7 @@ extern "C" {
 /// keep their distance from it, so that a step that is undone loses none. mnnkv_session_reset clears the pins of the layer.
 /// A chat file has them. A waiting plan is made anew. Layers may be open.
 /// INVALID_ARGUMENT: if first + count is above 2^31 - 1, or on is not 0 or 1; nothing has changed
-mnnkv_status mnnkv_session_pin(mnnkv_session *session,
-                               uint32_t first,
-                               uint32_t count,
-                               uint32_t on);
+mnnkv_status mnnkv_session_pin(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on);
 
 #ifdef __cplusplus
 }  // extern "C"

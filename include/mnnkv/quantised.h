@@ -44,19 +44,18 @@ extern "C" {
 /// retains them, and MNN replaces the arrays when a cache grows: fetch them for each call. mnnkv_layout_check and other
 /// calls without buffers read only l_pack and h_pack.
 typedef struct mnnkv_int8 {
-    uint32_t struct_size;
-    /// MNN's lP8 and hP8: 16 and 4 (x86 SSE, plain C, old Arm), 4 and 8 (AVX2, Arm sdot), 4 and 64 (AVX-512), 8 and 8
+    uint32_t struct_size;      ///< sizeof(mnnkv_int8)
+    /// MNN's lP8. lP8 and hP8 are 16 and 4 (x86 SSE, plain C, old Arm), 4 and 8 (AVX2, Arm sdot), 4 and 64 (AVX-512), 8 and 8
     /// (Arm i8mm), 4 and 32 (SME2). mnnkv_layout's l_pack and h_pack are those of a floating-point V.
     uint32_t l_pack;
-    uint32_t h_pack;
-    uint32_t reserved;
-    /// f32 [head][UP(max_tokens,h) * h] (mKeySum), moved with the tokens.
-    float *key_sum;
-    uint64_t key_sum_bytes;
+    uint32_t h_pack;           ///< MNN's hP8.
+    uint32_t reserved;         ///< Must be 0.
+    float *key_sum;            ///< f32 [head][UP(max_tokens,h) * h] (mKeySum), moved with the tokens.
+    uint64_t key_sum_bytes;    ///< Bytes of key_sum.
     /// V INT8: f32 [head][UP(max_tokens,F)][UP(D,h) * h] (mValueSum), summed anew where tokens change. Not read
     /// otherwise.
     float *value_sum;
-    uint64_t value_sum_bytes;
+    uint64_t value_sum_bytes;  ///< Bytes of value_sum.
 } mnnkv_int8;
 
 /// Declares that the host (MNN) has appended tokens begin .. begin + count. V INT8: gives the flash blocks that they
@@ -70,11 +69,7 @@ mnnkv_status mnnkv_kv_appended(const mnnkv_layout *layout, void *key, void *valu
 /// kv_len 80. The range of a truncation must reach to the old length. V INT8: sets codes of the range from kv_len on to
 /// zero, sums the values of its flash blocks anew, and sets all later sums to 0. Other caches stay as they are.
 /// INVALID_ARGUMENT: if the range or kv_len exceeds max_tokens
-mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout,
-                              void *key,
-                              void *value,
-                              uint32_t begin,
-                              uint32_t count,
+mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count,
                               uint32_t kv_len);
 
 #ifdef __cplusplus

@@ -113,10 +113,7 @@ extern "C" {
 /// layers     those that were passed
 ///
 /// The text may grow between two calls.
-mnnkv_status mnnkv_session_report(const mnnkv_session *session,
-                                  char *text,
-                                  size_t cap,
-                                  size_t *len);
+mnnkv_status mnnkv_session_report(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -49,57 +49,46 @@ extern "C" {
 /// Set struct_size, flags, heads, rows, block_tokens, blocks, sums and factors before the first tile; the struct may be
 /// used again for the next head. A host that sums otherwise also sets token_begin and token_end, and no later field.
 typedef struct mnnkv_block_sums {
-    uint32_t struct_size;
+    uint32_t struct_size;   ///< sizeof(mnnkv_block_sums)
     /// MNNKV_TILE_FIRST and MNNKV_TILE_LAST: the sums have the first and the last token of the rows. Both, except for
     /// parts of split rows.
     uint32_t flags;
-    /// Query heads, at least 1.
-    uint32_t heads;
+    uint32_t heads;         ///< Query heads, at least 1.
     /// Rows that count, [heads][rows / heads]; the last of each head, as mnnkv_step::scored_rows says.
     uint32_t rows;
-    uint32_t block_tokens;
-    /// Blocks that sums has room for. The memory may be moved and grow between tiles.
-    uint32_t blocks;
-    /// [blocks][rows]; the first block is that of token_begin.
-    double *sums;
-    /// [rows]; NULL = all 1, for hosts that sum otherwise.
-    double *factors;
-    /// The first token and the one after the last. Written by mnnkv_sum_tile, as are all further fields.
-    uint32_t token_begin;
-    uint32_t token_end;
-    uint32_t state;
-    /// Rows of a tile.
-    uint32_t queries;
-    /// Blocks with sums.
-    uint32_t used;
-    uint32_t reserved;
+    uint32_t block_tokens;  ///< Tokens of a block, as mnnkv_step::block_tokens says.
+    uint32_t blocks;        ///< Blocks that sums has room for. The memory may be moved and grow between tiles.
+    double *sums;           ///< [blocks][rows]; the first block is that of token_begin.
+    double *factors;        ///< [rows]; NULL = all 1, for hosts that sum otherwise.
+    uint32_t token_begin;   ///< The first token. Written by mnnkv_sum_tile, as are all further fields.
+    uint32_t token_end;     ///< The token after the last one.
+    uint32_t state;         ///< MNNKV_SUMS_*.
+    uint32_t queries;       ///< Rows of a tile.
+    uint32_t used;          ///< Blocks with sums.
+    uint32_t reserved;      ///< Must be 0.
 } mnnkv_block_sums;
 
 /// Softmax values of one or more query heads for consecutive tokens, before the product with V.
 /// data holds exp(x - m), with m the maximum of the row so far (flash attention), or finished probabilities. The
 /// attention is computed exactly: value * product of the later update_scale of its row / row_sum.
 typedef struct mnnkv_score_tile {
-    uint32_t struct_size;
-    /// MNNKV_DTYPE_F16, BF16 or F32.
-    uint32_t dtype;
+    uint32_t struct_size;  ///< sizeof(mnnkv_score_tile)
+    uint32_t dtype;        ///< MNNKV_DTYPE_F16, BF16 or F32.
     /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are not
     /// read; 4, 8 or 16 in MNN.
     uint32_t pack;
     /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may be
     /// one tile, which saves calls. With pack >= tokens, pack is the row stride.
     uint32_t queries;
-    /// Tokens, at least 1, and the physical position of the first one.
-    uint32_t tokens;
-    uint32_t token_begin;
-    uint32_t flags;
-    uint32_t reserved;
-    /// The values, all >= 0 (0 for masked tokens), at any alignment.
-    const void *data;
+    uint32_t tokens;       ///< Tokens, at least 1.
+    uint32_t token_begin;  ///< The physical position of the first token.
+    uint32_t flags;        ///< MNNKV_TILE_*.
+    uint32_t reserved;     ///< Must be 0.
+    const void *data;      ///< The values, all >= 0 (0 for masked tokens), at any alignment.
     /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read
     /// in first tiles.
     const float *update_scale;
-    /// [queries], or NULL for all 1: sum of each row over all tokens, in last tiles only.
-    const float *row_sum;
+    const float *row_sum;  ///< [queries], or NULL for all 1: sum of each row over all tokens, in last tiles only.
 } mnnkv_score_tile;
 
 /// Adds block sums to an open layer. Never blocks. The memory may be reused after the call.
@@ -112,10 +101,7 @@ typedef struct mnnkv_score_tile {
 /// INVALID_ARGUMENT: if the attention of all rows to a block is NaN, infinite, negative or above 2^32
 ///
 /// After a failure nothing is added. end returns INVALID_ARGUMENT if split rows lack a part or have one twice.
-mnnkv_status mnnkv_session_block_sums(mnnkv_session *session,
-                                      uint32_t layer,
-                                      uint32_t lane,
-                                      const mnnkv_block_sums *sums);
+mnnkv_status mnnkv_session_block_sums(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums);
 
 // Words of 4 bytes that are added at once, values of F32 or pairs of F16 or BF16: vectors where the compiler has them.
 #if defined(__GNUC__) || defined(__clang__)

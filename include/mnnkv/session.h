@@ -43,23 +43,18 @@ typedef struct mnnkv_session mnnkv_session;
 
 /// The arguments of mnnkv_session_create.
 typedef struct mnnkv_session_options {
-    uint32_t struct_size;
-    uint32_t abi_version;
-    /// Layers of the model (1 to 4,096), and attention threads that call scores.h, each in a lane of its own (1 to 1,024;
-    /// 1 where none does).
-    uint32_t layers;
-    uint32_t lanes;
-    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable,
-    /// dropped only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
-    const char *config_json;
-    size_t config_len;
-    /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.
-    const char *defaults_json;
-    size_t defaults_len;
-    /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget have no effect, and
-    /// a warning says so (report.h).
+    uint32_t struct_size;       ///< sizeof(mnnkv_session_options)
+    uint32_t abi_version;       ///< MNNKV_ABI_VERSION
+    uint32_t layers;            ///< Layers with a cache of their own, 1 to 4,096; others are never passed.
+    uint32_t lanes;             ///< Threads that call mnnkv_session_block_sums (h2o.h), 1 to 1,024; 1 if none does.
+    const char *config_json;    ///< A JSON object; NULL = {}. docs/config.md lists the keys.
+    size_t config_len;          ///< Bytes of config_json, which needs no terminating zero.
+    const char *defaults_json;  ///< Your defaults for keys that config_json lacks; NULL = {}. They cause no warnings.
+    size_t defaults_len;        ///< Bytes of defaults_json, likewise.
+    /// 1 = you call mnnkv_session_attend where mnnkv_step::attends is 1. With 0, kv_quant and a budget have no effect, and a
+    /// warning says so.
     uint32_t attends;
-    uint32_t reserved;
+    uint32_t reserved;          ///< Must be 0.
 } mnnkv_session_options;
 
 /// Makes a session. The JSON texts need no terminating zero.
@@ -74,21 +69,15 @@ void mnnkv_session_destroy(mnnkv_session *session);
 
 /// The step of a layer that mnnkv_session_begin has opened.
 typedef struct mnnkv_step {
-    uint32_t struct_size;
-    /// Set by the host: rows that each query head attends with, 0 if it does not know.
-    uint32_t rows;
-    /// Tokens in the cache, after which the host appends, as cache->kv_len.
-    uint32_t kv_len;
-    /// 1 = the host calls mnnkv_session_attend (attend.h) in place of its own attention. 0 = the host attends: the cache has all
-    /// tokens of the layer. After a begin without buffers it may be 1 for a cache that the host quantises, and then attends to.
+    uint32_t struct_size;   ///< sizeof(mnnkv_step)
+    uint32_t rows;          ///< In: rows that each query head attends with; 0 if you do not know. The other fields are out.
+    uint32_t kv_len;        ///< Tokens in the cache, as cache->kv_len: append after them.
+    /// 1 = call mnnkv_session_attend in place of your attention. 0 = attend yourself: the cache has all tokens of the layer. After
+    /// a begin without buffers it may be 1 for a cache that you quantise: attend to it yourself.
     uint32_t attends;
-    /// The last rows of each query head whose attention the host sums and hands over (scores.h); 0 = none. In a prompt, that is a
-    /// step on an empty layer or of more than 64 rows, kv_h2o_prefill_queries at most; else all rows.
-    uint32_t scored_rows;
-    /// Tokens of a block of these sums; 0 where no step of the layer is scored.
-    uint32_t block_tokens;
-    /// Changes where the session warns of something new, so that a host builds no text in other steps.
-    uint32_t warnings;
+    uint32_t scored_rows;   ///< The last rows of each query head whose attention you sum and hand over (h2o.h); 0 = none.
+    uint32_t block_tokens;  ///< Tokens of a block of these sums; 0 where no step of the layer is scored.
+    uint32_t warnings;      ///< Changes when the session warns of something new: read mnnkv_session_report then.
 } mnnkv_step;
 
 /// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
@@ -101,10 +90,7 @@ typedef struct mnnkv_step {
 /// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
 ///
 /// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
-mnnkv_status mnnkv_session_begin(mnnkv_session *session,
-                                 uint32_t layer,
-                                 mnnkv_cache *cache,
-                                 mnnkv_step *step);
+mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache, mnnkv_step *step);
 
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, encodes cold tokens where there are no workers,
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
@@ -118,11 +104,7 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session,
 /// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
-mnnkv_status mnnkv_session_end(mnnkv_session *session,
-                               uint32_t layer,
-                               uint32_t heads,
-                               uint32_t queries,
-                               mnnkv_cache *cache);
+mnnkv_status mnnkv_session_end(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache);
 
 /// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and block
 /// sums. The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums after kv_len.
@@ -149,10 +131,7 @@ mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 /// pending eviction is planned anew. With kv_len 0 layout, key and value may be NULL: a layer whose tokens are all quantised
 /// (attend.h) may have no buffers. K INT8: a chat that has tokens must not be left without one in its cache.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
-mnnkv_status mnnkv_session_keep(mnnkv_session *session,
-                                uint32_t layer,
-                                const int32_t *logical_pairs,
-                                size_t n_pairs,
+mnnkv_status mnnkv_session_keep(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs, size_t n_pairs,
                                 mnnkv_cache *cache);
 
 /// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift). Discards
@@ -161,10 +140,7 @@ mnnkv_status mnnkv_session_keep(mnnkv_session *session,
 /// INVALID_ARGUMENT: if layer is out of range, a token is past the length that begin, end or keep left, or the layer has quantised
 /// tokens
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
-mnnkv_status mnnkv_session_rewritten(mnnkv_session *session,
-                                     uint32_t layer,
-                                     uint32_t begin,
-                                     uint32_t count);
+mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
 
 /// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
 /// INVALID_ARGUMENT: if layer is out of range
@@ -175,10 +151,7 @@ mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer,
 /// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
-mnnkv_status mnnkv_session_positions(const mnnkv_session *session,
-                                     uint32_t layer,
-                                     int32_t *pairs,
-                                     size_t pairs_cap,
+mnnkv_status mnnkv_session_positions(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap,
                                      size_t *n_pairs);
 
 #ifdef __cplusplus

@@ -22,20 +22,17 @@ extern "C" {
 /// returns. They are called inside functions of the library, on the caller's thread, never two at once, and must neither
 /// throw nor call the snapshot.
 typedef struct mnnkv_snapshot_io {
-    uint32_t struct_size;
-    uint32_t reserved;
-    /// The name of the bytes in error texts, UTF-8; copied. NULL = snapshot.
-    const char *name;
-    /// The first argument of each function.
-    void *user;
+    uint32_t struct_size;         ///< sizeof(mnnkv_snapshot_io)
+    uint32_t reserved;            ///< Must be 0.
+    const char *name;             ///< The name of the bytes in error texts, UTF-8; copied. NULL = snapshot.
+    void *user;                   ///< The first argument of each function.
     /// Writes the number of bytes to *size.
     int32_t (*size)(void *user, uint64_t *size);
     /// Reads len bytes from offset on; fewer are a failure.
     int32_t (*read)(void *user, uint64_t offset, void *to, size_t len);
     /// Writes len bytes at offset, over what is there, or after it. NULL = none; the access must be READ.
     int32_t (*write)(void *user, uint64_t offset, const void *from, size_t len);
-    /// Returns when all that was written would survive a power failure. NULL if write is NULL.
-    int32_t (*sync)(void *user);
+    int32_t (*sync)(void *user);  ///< Returns when all that was written would survive a power failure. NULL if write is NULL.
     /// Drops the bytes from size on. NULL = they stay; what a discarded save wrote is then overwritten by the next one.
     int32_t (*truncate)(void *user, uint64_t size);
 } mnnkv_snapshot_io;
@@ -65,18 +62,16 @@ typedef struct mnnkv_snapshot mnnkv_snapshot;
 
 /// The arguments of mnnkv_snapshot_create and mnnkv_snapshot_open.
 typedef struct mnnkv_snapshot_options {
-    uint32_t struct_size;
-    uint32_t abi_version;
-    /// The file, or the functions of a host; the other one is NULL.
-    const char *path;
-    const mnnkv_snapshot_io *io;
+    uint32_t struct_size;         ///< sizeof(mnnkv_snapshot_options)
+    uint32_t abi_version;         ///< MNNKV_ABI_VERSION
+    const char *path;             ///< The file; NULL with io.
+    const mnnkv_snapshot_io *io;  ///< The functions of a host in place of a file; NULL with path.
     /// The model, its rotation and whatever else must be the same to load the caches: at most 64 KiB, compared byte by
     /// byte. NULL = none in create, any in open.
     const void *fingerprint;
-    size_t fingerprint_len;
-    /// MNNKV_SNAPSHOT_*; create ignores it.
-    uint32_t access;
-    uint32_t reserved;
+    size_t fingerprint_len;       ///< Bytes of fingerprint.
+    uint32_t access;              ///< MNNKV_SNAPSHOT_*; create ignores it.
+    uint32_t reserved;            ///< Must be 0.
 } mnnkv_snapshot_options;
 
 /// Makes an empty snapshot, for further saves. A failure leaves no file.
@@ -94,8 +89,7 @@ mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_
 /// UNSUPPORTED: if it needs a later version of the library
 /// INVALID_ARGUMENT: if not exactly one of path and io is given, the fingerprint is too long, or access is neither
 /// IO: if the system or the host cannot read
-mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
-                                 mnnkv_snapshot **out);
+mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
 
 /// Closes a snapshot. Drops what is not committed, and truncates the file to its committed state.
 void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
@@ -116,10 +110,7 @@ mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot);
 /// name: 1 to 255 bytes.
 /// INVALID_ARGUMENT: if the name is empty or too long, or the access is not APPEND
 /// IO: if the system or the host cannot write; what was given before is still there
-mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot,
-                                const char *name,
-                                const void *bytes,
-                                size_t len);
+mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len);
 
 /// Writes the committed bytes of a section, and their number to *len.
 /// NOT_FOUND: if there is no such section
@@ -160,12 +151,8 @@ mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name
 /// IO: if the system or the host cannot write
 ///
 /// After a failure the session is unchanged, and what was given before is still there.
-mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
-                                   mnnkv_session *session,
-                                   uint32_t layer,
-                                   const mnnkv_park_options *options,
-                                   mnnkv_cache *cache,
-                                   uint32_t *written);
+mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer,
+                                   const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written);
 
 /// Replaces a layer of a session, or all with MNNKV_ALL_LAYERS, by the committed one of a snapshot: its tokens, logical
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
@@ -183,9 +170,7 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 /// IO: if the system or the host cannot read
 ///
 /// After a failure no layer has changed.
-mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot,
-                                 mnnkv_session *session,
-                                 uint32_t layer);
+mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -36,17 +36,14 @@ typedef struct mnnkv_store mnnkv_store;
 
 /// Settings of a store. NULL = all defaults.
 typedef struct mnnkv_store_config {
-    uint32_t struct_size;
+    uint32_t struct_size;       ///< sizeof(mnnkv_store_config)
     /// Most workers that work for the store at once, at most 64. 0 = submit encodes and restore decodes.
     uint32_t workers;
-    /// MNNKV_PREDICT_* to try on K and on V; 0 = all.
-    uint32_t key_predictors;
-    uint32_t value_predictors;
-    /// mnnkv_gear_options::effort
-    int32_t effort;
-    uint32_t reserved;
-    /// Blocks that may wait to be encoded; 0 = 256.
-    uint32_t max_queue;
+    uint32_t key_predictors;    ///< MNNKV_PREDICT_* (gear.h) to try on K; 0 = all.
+    uint32_t value_predictors;  ///< MNNKV_PREDICT_* to try on V; 0 = all.
+    int32_t effort;             ///< mnnkv_gear_options::effort
+    uint32_t reserved;          ///< Must be 0.
+    uint32_t max_queue;         ///< Blocks that may wait to be encoded; 0 = 256.
     /// 1 = decode and compare every block after encoding; a block that differs stays raw (failed_blocks). 0 = rely on
     /// the checksum that each restore verifies.
     uint32_t strict_roundtrip;
@@ -78,24 +75,14 @@ void mnnkv_store_destroy(mnnkv_store *store);
 /// block is unchanged
 /// BUSY: if max_queue or pending_bytes is reached
 /// OUT_OF_MEMORY: if memory is refused; the store is as before
-mnnkv_status mnnkv_store_submit(mnnkv_store *store,
-                                uint32_t layer,
-                                const mnnkv_layout *layout,
-                                const void *key,
-                                const void *value,
-                                uint32_t begin,
-                                uint32_t count,
-                                uint64_t *ticket);
+mnnkv_status mnnkv_store_submit(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, const void *key,
+                                const void *value, uint32_t begin, uint32_t count, uint64_t *ticket);
 
 /// Releases the raw bytes of every encoded block that still equals the cache; its tokens read as zero until restore.
 /// Blocks that were rewritten or do not fit the layout are dropped and counted (stale_blocks). May be called every
 /// step.
 /// released_bytes: bytes returned to the system, as in mnnkv_kv_release.
-mnnkv_status mnnkv_store_commit(mnnkv_store *store,
-                                uint32_t layer,
-                                const mnnkv_layout *layout,
-                                void *key,
-                                void *value,
+mnnkv_status mnnkv_store_commit(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value,
                                 uint64_t *released_bytes);
 
 /// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next commit
@@ -109,11 +96,7 @@ mnnkv_status mnnkv_store_commit(mnnkv_store *store,
 /// CORRUPT: if a blob does not decode to the submitted words
 ///
 /// After a failure that block stays in the store, and its tokens are as before. Other blocks may be restored.
-mnnkv_status mnnkv_store_restore(mnnkv_store *store,
-                                 uint32_t layer,
-                                 const mnnkv_layout *layout,
-                                 void *key,
-                                 void *value,
+mnnkv_status mnnkv_store_restore(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value,
                                  uint64_t *restored_bytes);
 
 // --- Store: edits of the cache by the host, to be declared before the next call of the layer --------------------
@@ -125,60 +108,38 @@ mnnkv_status mnnkv_store_restore(mnnkv_store *store,
 /// A host that rewrites tokens from begin on restores them first, and passes (0, begin) here: later ones are submitted anew.
 /// INVALID_ARGUMENT: if a number is negative, or pairs overlap or descend; the store is as before
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
-mnnkv_status mnnkv_store_compacted(mnnkv_store *store,
-                                   uint32_t layer,
-                                   const int32_t *reserve_pairs,
-                                   size_t n_pairs);
+mnnkv_status mnnkv_store_compacted(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs);
 
 // --- Store: statistics ------------------------------------------------------------------------------------------
 
 /// Counters of a store: "now" is the present state, others are sums since create.
 typedef struct mnnkv_store_statistics {
-    uint32_t struct_size;
-    uint32_t reserved;
-    /// Now: blocks whose raw bytes are also in the cache.
-    uint64_t resident_blocks;
-    /// Now: blocks whose raw bytes are only in the store.
-    uint64_t released_blocks;
-    /// Now: raw bytes of all blocks.
-    uint64_t raw_bytes;
-    /// Now: bytes of all blobs.
-    uint64_t compressed_bytes;
-    /// Now: raw bytes of released tokens.
-    uint64_t released_raw_bytes;
-    /// Blocks encoded.
-    uint64_t submitted_blocks;
-    /// Blocks that did not shrink and stay raw.
-    uint64_t no_gain_blocks;
-    /// Blocks dropped because the cache had changed.
-    uint64_t stale_blocks;
-    /// Blocks restored.
-    uint64_t restored_blocks;
-    /// Bytes returned to the system.
-    uint64_t released_bytes;
-    /// Bytes written to the cache by restore.
-    uint64_t restored_bytes;
-    /// Raw bytes encoded, the time in nanoseconds, and the bytes that they became (raw size if not smaller:
-    /// encoded_to_bytes).
-    uint64_t encoded_bytes;
-    uint64_t encode_ns;
-    /// Raw bytes decoded, and the time in nanoseconds.
-    uint64_t decoded_bytes;
-    uint64_t decode_ns;
-    uint64_t encoded_to_bytes;
-    /// Now: blocks that wait for a worker or are being encoded; and the maximum.
-    uint64_t queued_blocks;
-    uint64_t queue_peak;
-    /// Blocks refused with BUSY.
-    uint64_t busy_blocks;
-    /// Blocks that failed to encode, or the strict check, and stay raw.
-    uint64_t failed_blocks;
-    /// Restored blocks that were prefetched, kept decoded, or decoded by restore.
-    uint64_t prefetch_hits;
-    uint64_t cache_hits;
-    uint64_t cache_misses;
-    /// Now: bytes of decoded rows.
-    uint64_t decoded_cache_bytes;
+    uint32_t struct_size;          ///< sizeof(mnnkv_store_statistics)
+    uint32_t reserved;             ///< Must be 0.
+    uint64_t resident_blocks;      ///< Now: blocks whose raw bytes are also in the cache.
+    uint64_t released_blocks;      ///< Now: blocks whose raw bytes are only in the store.
+    uint64_t raw_bytes;            ///< Now: raw bytes of all blocks.
+    uint64_t compressed_bytes;     ///< Now: bytes of all blobs.
+    uint64_t released_raw_bytes;   ///< Now: raw bytes of released tokens.
+    uint64_t submitted_blocks;     ///< Blocks encoded.
+    uint64_t no_gain_blocks;       ///< Blocks that did not shrink and stay raw.
+    uint64_t stale_blocks;         ///< Blocks dropped because the cache had changed.
+    uint64_t restored_blocks;      ///< Blocks restored.
+    uint64_t released_bytes;       ///< Bytes returned to the system.
+    uint64_t restored_bytes;       ///< Bytes written to the cache by restore.
+    uint64_t encoded_bytes;        ///< Raw bytes encoded.
+    uint64_t encode_ns;            ///< Nanoseconds of encoding.
+    uint64_t decoded_bytes;        ///< Raw bytes decoded.
+    uint64_t decode_ns;            ///< Nanoseconds of decoding.
+    uint64_t encoded_to_bytes;     ///< Bytes that encoded_bytes became; the raw size of a block that did not shrink.
+    uint64_t queued_blocks;        ///< Now: blocks that wait for a worker or are being encoded.
+    uint64_t queue_peak;           ///< The maximum of queued_blocks.
+    uint64_t busy_blocks;          ///< Blocks refused with BUSY.
+    uint64_t failed_blocks;        ///< Blocks that failed to encode, or the strict check, and stay raw.
+    uint64_t prefetch_hits;        ///< Restored blocks that were prefetched.
+    uint64_t cache_hits;           ///< Restored blocks that were kept decoded.
+    uint64_t cache_misses;         ///< Restored blocks that restore decoded.
+    uint64_t decoded_cache_bytes;  ///< Now: bytes of decoded rows.
 } mnnkv_store_statistics;
 
 /// Reads the counters. Any thread; blocks while another call runs.

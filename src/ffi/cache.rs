@@ -54,30 +54,35 @@ const _: () = assert!(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_layout {
+    /// sizeof(mnnkv_layout)
     pub struct_size: u32,
-    /// MNNKV_DTYPE_* of K and of V.
+    /// MNNKV_DTYPE_* of K.
     pub key_dtype: u32,
+    /// MNNKV_DTYPE_* of V.
     pub value_dtype: u32,
     /// KV heads (not query heads), at least 1.
     pub kv_heads: u32,
     /// Elements per head and token, at least 1.
     pub head_dim: u32,
-    /// MNN's eP, lP and hP of floating-point K and V. eP packs queries and is not read; lP and hP are at least 1.
+    /// MNN's eP, which packs queries; not read.
     pub e_pack: u32,
+    /// MNN's lP of floating-point K and V, at least 1.
     pub l_pack: u32,
+    /// MNN's hP of floating-point K and V, at least 1.
     pub h_pack: u32,
     /// Tokens per flash block of V, at least 1: 64 with flash attention, max_tokens without.
     pub flash_block: u32,
     /// Tokens that the buffers have room for, at least 1.
     pub max_tokens: u32,
-    /// Bytes from one head to the next, a multiple of the element size (INT8: 4, TQ: 2). 0 = side by side.
+    /// Bytes from one head of K to the next, a multiple of the element size (INT8: 4, TQ: 2). 0 = side by side. A head stride is
+    /// at least the size of a head, or all heads of a token fit into its token stride.
     pub key_head_stride: u64,
+    /// The same of V.
     pub value_head_stride: u64,
-    /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1, for
-    /// V only with flash_block 1, 0 where quantised. 0 = side by side. With a token stride, head stride 0 means that
-    /// heads of a token lie side by side in it. A head stride is at least the size of a head, or all heads of a token fit
-    /// into its token stride.
+    /// Bytes from one token of K to the next of the same head, a multiple of the element size; only with h_pack 1, and 0 where
+    /// quantised. 0 = side by side. With a token stride, head stride 0 means that heads of a token lie side by side in it.
     pub key_token_stride: u64,
+    /// The same of V; only with flash_block 1.
     pub value_token_stride: u64,
     /// K INT8: its packing and the arrays beside it (quantised.h). Not read otherwise.
     pub int8: *const mnnkv_int8,
@@ -102,11 +107,13 @@ pub(super) unsafe fn pairs<'a>(pairs: *const i32, n_pairs: usize, name: &str) ->
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_cache {
+    /// sizeof(mnnkv_cache)
     pub struct_size: u32,
     /// Packing, strides and max_tokens may change between calls (a larger buffer); heads, head_dim and dtypes not.
     pub layout: *const mnnkv_layout,
-    /// The buffers, with the sizes that mnnkv_layout_check returns.
+    /// The buffer of K, of the size that mnnkv_layout_check returns.
     pub key: *mut c_void,
+    /// The buffer of V, likewise.
     pub value: *mut c_void,
     /// In: physical tokens in the cache. Out, on success of begin and keep: the new number.
     pub kv_len: u32,

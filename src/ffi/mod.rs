@@ -8,7 +8,7 @@
 
 #![allow(non_camel_case_types)]
 #![allow(clippy::missing_safety_doc)] // mnnkv.h states the duties of a caller once, for all functions
-#![allow(missing_docs)] // one comment may stand for neighbouring constants or fields
+#![allow(missing_docs)] // one comment may stand for neighbouring constants
 
 pub mod cache;
 #[doc(hidden)]

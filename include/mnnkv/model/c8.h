@@ -23,20 +23,13 @@ extern "C" {
 ///
 /// A channel is a dimension of a KV head, number kv_head * head_dim + dim; there are kv_heads * head_dim of them.
 typedef struct mnnkv_c8_shape {
-    /// sizeof(mnnkv_c8_shape)
-    uint32_t struct_size;
-    /// MNNKV_DTYPE_F16, _BF16 or _F32.
-    uint32_t dtype;
-    /// MNNKV_ORDER_*.
-    uint32_t order;
-    /// KV heads (not query heads), at least 1.
-    uint32_t kv_heads;
-    /// Elements per head and token, at least 1.
-    uint32_t head_dim;
-    /// Tokens; 0 is legal.
-    uint32_t tokens;
-    /// Must be 0.
-    uint32_t reserved[2];
+    uint32_t struct_size;  ///< sizeof(mnnkv_c8_shape)
+    uint32_t dtype;        ///< MNNKV_DTYPE_F16, _BF16 or _F32.
+    uint32_t order;        ///< MNNKV_ORDER_*.
+    uint32_t kv_heads;     ///< KV heads (not query heads), at least 1.
+    uint32_t head_dim;     ///< Elements per head and token, at least 1.
+    uint32_t tokens;       ///< Tokens; 0 is legal.
+    uint32_t reserved[2];  ///< Must be 0.
 } mnnkv_c8_shape;
 
 /// Converts codes to values.
@@ -51,12 +44,8 @@ typedef struct mnnkv_c8_shape {
 /// INVALID_ARGUMENT: if a scale is not finite or below 2^-100, or an offset is no integer from -128 to 127; the message
 ///   names the channel.
 /// BUFFER_TOO_SMALL: if values_cap is too small; mnnkv_model_last_error has the required bytes.
-mnnkv_status mnnkv_c8_dequantize(const mnnkv_c8_shape *shape,
-                                 const int8_t *codes,
-                                 const float *scale,
-                                 const float *offset,
-                                 void *values,
-                                 size_t values_cap);
+mnnkv_status mnnkv_c8_dequantize(const mnnkv_c8_shape *shape, const int8_t *codes, const float *scale, const float *offset,
+                                 void *values, size_t values_cap);
 
 #ifdef __cplusplus
 }  // extern "C"

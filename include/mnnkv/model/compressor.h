@@ -43,38 +43,26 @@ typedef struct mnnkv_compressor mnnkv_compressor;
 
 /// The header of a weights file. Set struct_size before the call.
 typedef struct mnnkv_compressor_info {
-    /// sizeof(mnnkv_compressor_info)
-    uint32_t struct_size;
+    uint32_t struct_size;         ///< sizeof(mnnkv_compressor_info)
     /// MNNKV_DTYPE_F16, BF16 or F32: element type of the weights in the file. Caches may have another one.
     uint32_t dtype;
-    /// Layers of the model.
-    uint32_t layers;
-    /// 12, or 6 without networks for images.
-    uint32_t blocks_per_layer;
-    /// Elements per head and token of the caches that it compresses.
-    uint32_t head_dim;
-    /// Tokens that become one.
-    uint32_t compression_factor;
-    /// Groups that a segment must have to be compressed.
-    uint32_t min_seq_len;
-    /// KV heads as the converter wrote them, mostly 0: the networks apply to any number.
-    uint32_t num_heads;
+    uint32_t layers;              ///< Layers of the model.
+    uint32_t blocks_per_layer;    ///< 12, or 6 without networks for images.
+    uint32_t head_dim;            ///< Elements per head and token of the caches that it compresses.
+    uint32_t compression_factor;  ///< Tokens that become one.
+    uint32_t min_seq_len;         ///< Groups that a segment must have to be compressed.
+    uint32_t num_heads;           ///< KV heads as the converter wrote them, mostly 0: the networks apply to any number.
 } mnnkv_compressor_info;
 
 /// Options of a compression. Zero every field, then set struct_size. NULL means all zeros.
 typedef struct mnnkv_compressor_options {
-    /// sizeof(mnnkv_compressor_options)
-    uint32_t struct_size;
+    uint32_t struct_size;   ///< sizeof(mnnkv_compressor_options)
     /// Tokens that become one; 0 or 1 = the factor of the file. Any other factor is INVALID_ARGUMENT.
     uint32_t factor;
-    /// Groups that a segment must have to be compressed; 0 = as the file.
-    uint32_t min_seq_len;
-    /// Image tokens at the start of the cache; values above the length mean all.
-    uint32_t image_kv_len;
-    /// Segments to compress: MNNKV_SEGMENT_TEXT, MNNKV_SEGMENT_IMAGE or both; 0 = both.
-    uint32_t segments;
-    /// Must be 0.
-    uint32_t reserved[3];
+    uint32_t min_seq_len;   ///< Groups that a segment must have to be compressed; 0 = as the file.
+    uint32_t image_kv_len;  ///< Image tokens at the start of the cache; values above the length mean all.
+    uint32_t segments;      ///< Segments to compress: MNNKV_SEGMENT_TEXT, MNNKV_SEGMENT_IMAGE or both; 0 = both.
+    uint32_t reserved[3];   ///< Must be 0.
 } mnnkv_compressor_options;
 
 /// Reads a weights file. path: UTF-8, zero-terminated; links are followed. The weights stay in memory in the type of
@@ -101,10 +89,8 @@ mnnkv_status mnnkv_compressor_get_info(const mnnkv_compressor *compressor, mnnkv
 /// Writes the length of a cache of kv_len tokens after compression; kv_len itself if nothing is compressed. options:
 /// NULL = the defaults of the file. Any thread.
 /// INVALID_ARGUMENT: if options->factor is not that of the file, or options->segments has unknown bits.
-mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor,
-                                      const mnnkv_compressor_options *options,
-                                      uint32_t kv_len,
-                                      uint32_t *new_len);
+mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor, const mnnkv_compressor_options *options,
+                                      uint32_t kv_len, uint32_t *new_len);
 
 // --- Compressor: run on packed caches in place ------------------------------------------------------------------
 
@@ -122,13 +108,9 @@ mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor,
 ///   layout does not fit, or a result is not finite.
 /// UNSUPPORTED: if a cache is quantised, K and V have different types, or a weight exceeds the range of the type.
 /// OUT_OF_MEMORY: if the rows cannot be allocated.
-mnnkv_status mnnkv_compressor_run_caches(const mnnkv_compressor *compressor,
-                                         uint32_t first_layer,
-                                         const mnnkv_compressor_options *options,
-                                         mnnkv_cache *caches,
-                                         uint32_t n_layers,
-                                         uint32_t *old_len,
-                                         uint32_t *new_len);
+mnnkv_status mnnkv_compressor_run_caches(const mnnkv_compressor *compressor, uint32_t first_layer,
+                                         const mnnkv_compressor_options *options, mnnkv_cache *caches, uint32_t n_layers,
+                                         uint32_t *old_len, uint32_t *new_len);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -23,14 +23,10 @@ typedef struct mnnkv_msmodelslim mnnkv_msmodelslim;
 
 /// A linear. Set struct_size before the call.
 typedef struct mnnkv_msmodelslim_linear_info {
-    /// sizeof(mnnkv_msmodelslim_linear_info)
-    uint32_t struct_size;
-    /// 1: mnnkv_msmodelslim_linear_w8a8 computes it (W8A8, W8A8S, W8A8_MIX). 0: it does not.
-    uint32_t int8_inputs;
-    /// Rows: outputs.
-    uint64_t n;
-    /// Columns: inputs.
-    uint64_t k;
+    uint32_t struct_size;  ///< sizeof(mnnkv_msmodelslim_linear_info)
+    uint32_t int8_inputs;  ///< 1: mnnkv_msmodelslim_linear_w8a8 computes it (W8A8, W8A8S, W8A8_MIX). 0: it does not.
+    uint64_t n;            ///< Rows: outputs.
+    uint64_t k;            ///< Columns: inputs.
 } mnnkv_msmodelslim_linear_info;
 
 /// Checks the directory at path (UTF-8, zero-terminated) and writes all findings as JSON: {"errors": 1, "warnings": 0,
@@ -43,10 +39,7 @@ typedef struct mnnkv_msmodelslim_linear_info {
 /// text: room for cap bytes. len: length of the text with its terminating zero. Any thread.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length. The next call reads everything again: begin with
 ///   64 KiB.
-mnnkv_status mnnkv_msmodelslim_check_json(const char *path,
-                                          char *text,
-                                          size_t cap,
-                                          size_t *len);
+mnnkv_status mnnkv_msmodelslim_check_json(const char *path, char *text, size_t cap, size_t *len);
 
 /// Opens the directory at path (UTF-8, zero-terminated). abi_version: MNNKV_ABI_VERSION. out: the handle;
 /// mnnkv_msmodelslim_destroy frees it. A broken layer fails only when it is used. Any thread.
@@ -63,8 +56,7 @@ void mnnkv_msmodelslim_destroy(mnnkv_msmodelslim *model);
 
 /// Writes the size of a linear by its name. Set info->struct_size first.
 /// NOT_FOUND: if the linear does not exist.
-mnnkv_status mnnkv_msmodelslim_get_linear_info(const mnnkv_msmodelslim *model,
-                                               const char *linear,
+mnnkv_status mnnkv_msmodelslim_get_linear_info(const mnnkv_msmodelslim *model, const char *linear,
                                                mnnkv_msmodelslim_linear_info *info);
 
 /// Writes rows row_begin .. row_begin + rows of a linear's weight as rows * k numbers of dtype (MNNKV_DTYPE_F16, BF16
@@ -80,13 +72,8 @@ mnnkv_status mnnkv_msmodelslim_get_linear_info(const mnnkv_msmodelslim *model,
 /// UNSUPPORTED: if dtype is INT8, TQ3 or TQ4, or the type of quantisation is not supported.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.
 /// IO: if a file cannot be read or became shorter.
-mnnkv_status mnnkv_msmodelslim_dequantize(const mnnkv_msmodelslim *model,
-                                          const char *linear,
-                                          uint64_t row_begin,
-                                          uint64_t rows,
-                                          uint32_t dtype,
-                                          void *out,
-                                          size_t out_bytes);
+mnnkv_status mnnkv_msmodelslim_dequantize(const mnnkv_msmodelslim *model, const char *linear, uint64_t row_begin, uint64_t rows,
+                                          uint32_t dtype, void *out, size_t out_bytes);
 
 /// Computes outputs of a linear of type W8A8, W8A8S or W8A8_MIX as the hardware does: y = (sum of x code * weight code,
 /// plus quant_bias) * deq_scale, with quantised inputs and integer sums. The sum is rounded to f32 before the product.
@@ -101,14 +88,8 @@ mnnkv_status mnnkv_msmodelslim_dequantize(const mnnkv_msmodelslim *model,
 /// UNSUPPORTED: if the type of quantisation is not supported.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.
 /// IO: if a file cannot be read or became shorter.
-mnnkv_status mnnkv_msmodelslim_linear_w8a8(const mnnkv_msmodelslim *model,
-                                           const char *linear,
-                                           uint64_t row_begin,
-                                           uint64_t rows,
-                                           const float *x,
-                                           size_t tokens,
-                                           float *y,
-                                           size_t y_cap);
+mnnkv_status mnnkv_msmodelslim_linear_w8a8(const mnnkv_msmodelslim *model, const char *linear, uint64_t row_begin, uint64_t rows,
+                                           const float *x, size_t tokens, float *y, size_t y_cap);
 
 /// Writes weight and bias of a norm as fp32. quantized: 1 = the pair for quantised linears (".module" in its name, if
 /// present), 0 = the plain pair for float linears. bias is zeros if the files have none.
@@ -118,13 +99,8 @@ mnnkv_status mnnkv_msmodelslim_linear_w8a8(const mnnkv_msmodelslim *model,
 /// NOT_FOUND: if the norm or its plain pair does not exist.
 /// CORRUPT: if its tensors contradict each other.
 /// IO: if a file cannot be read or became shorter.
-mnnkv_status mnnkv_msmodelslim_norm(const mnnkv_msmodelslim *model,
-                                    const char *norm,
-                                    uint32_t quantized,
-                                    float *weight,
-                                    float *bias,
-                                    size_t cap,
-                                    size_t *len);
+mnnkv_status mnnkv_msmodelslim_norm(const mnnkv_msmodelslim *model, const char *norm, uint32_t quantized, float *weight,
+                                    float *bias, size_t cap, size_t *len);
 
 /// Writes the KV scales and offsets of a layer as fp32, for mnnkv_c8_dequantize, which refuses scales below 2^-100 and
 /// offsets that are not integers from -128 to 127: errors of mnnkv_msmodelslim_check_json. module: the attention module, or
@@ -136,13 +112,8 @@ mnnkv_status mnnkv_msmodelslim_norm(const mnnkv_msmodelslim *model,
 /// NOT_FOUND: if the layer does not exist.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive.
 /// IO: if a file cannot be read or became shorter.
-mnnkv_status mnnkv_msmodelslim_kv_scales(const mnnkv_msmodelslim *model,
-                                         const char *module,
-                                         uint32_t values,
-                                         float *scale,
-                                         float *offset,
-                                         size_t cap,
-                                         size_t *len);
+mnnkv_status mnnkv_msmodelslim_kv_scales(const mnnkv_msmodelslim *model, const char *module, uint32_t values, float *scale,
+                                         float *offset, size_t cap, size_t *len);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -45,8 +45,7 @@ typedef struct mnnkv_sizing mnnkv_sizing;
 /// apply in this order: eviction, lossless compression. A zeroed struct is legal and differs from the defaults: from
 /// h2o_layer_start on 0 stands for itself, so that h2o_layer_end 0 is layer 0.
 typedef struct mnnkv_sizing_options {
-    /// sizeof(mnnkv_sizing_options)
-    uint32_t struct_size;
+    uint32_t struct_size;          ///< sizeof(mnnkv_sizing_options)
     /// Element type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
     /// where its config does not say. Scales of quantised types are not counted. The INT4 of a token of a layer are
     /// rounded up to whole bytes.
@@ -54,47 +53,36 @@ typedef struct mnnkv_sizing_options {
     /// Tensor-parallel ranks; 0 = 1. KV heads are distributed evenly. With fewer heads than ranks each rank has a copy
     /// of one. Latents (MLA) are complete on every rank.
     uint32_t ranks;
-    /// Sequences of the given length; 0 = 1.
-    uint32_t batch;
+    uint32_t batch;                ///< Sequences of the given length; 0 = 1.
     /// Eviction: one token in h2o_ratio stays, 1 to 1,000,000, as kv_h2o_target_lossy_ratio with basis "logical"; 0 =
     /// no eviction.
     double h2o_ratio;
     /// Lossless compression: raw over compressed bytes of cold tokens, 1 to 1,000,000, as measured on this model and
     /// element type; 0 = none.
     double lossless_ratio;
-    /// First layer with eviction; default 2.
-    uint32_t h2o_layer_start;
+    uint32_t h2o_layer_start;      ///< First layer with eviction; default 2.
     /// Last layer with eviction; -1 = the last of the model; default -1. Any other number below
     /// h2o_layer_start is INVALID_ARGUMENT.
     int32_t h2o_layer_end;
     /// First and last tokens that eviction keeps; default 288. No token is evicted while they fill the ratio by
     /// themselves.
     uint32_t h2o_protected_tokens;
-    /// No token is evicted below this length; default 512.
-    uint32_t h2o_trigger_tokens;
+    uint32_t h2o_trigger_tokens;   ///< No token is evicted below this length; default 512.
     /// Layers to compress: MNNKV_SCOPE_FRONT_N, MNNKV_SCOPE_H2O_KEPT, both, or 0 for none; default FRONT_N.
     uint32_t lossless_scope;
-    /// Number of first layers to compress; larger values mean all layers; default 2.
-    uint32_t lossless_front_n;
-    /// First and last tokens of a layer that stay raw; default 272.
-    uint32_t lossless_hot_tokens;
-    /// Must be 0.
-    uint32_t reserved[3];
+    uint32_t lossless_front_n;     ///< Number of first layers to compress; larger values mean all layers; default 2.
+    uint32_t lossless_hot_tokens;  ///< First and last tokens of a layer that stay raw; default 272.
+    uint32_t reserved[3];          ///< Must be 0.
 } mnnkv_sizing_options;
 
 /// Bytes of a cache on one rank, all sequences together. Each number includes the savings before it; a disabled saving
 /// changes nothing. Set struct_size before the call.
 typedef struct mnnkv_sizing_total {
-    /// sizeof(mnnkv_sizing_total)
-    uint32_t struct_size;
-    /// 0.
-    uint32_t reserved;
-    /// Bytes without savings.
-    uint64_t raw;
-    /// Bytes after eviction: the maximum over all lengths up to this one, hence monotonic.
-    uint64_t after_h2o;
-    /// Bytes after eviction and lossless compression: the cache between two steps.
-    uint64_t after_lossless;
+    uint32_t struct_size;     ///< sizeof(mnnkv_sizing_total)
+    uint32_t reserved;        ///< 0.
+    uint64_t raw;             ///< Bytes without savings.
+    uint64_t after_h2o;       ///< Bytes after eviction: the maximum over all lengths up to this one, hence monotonic.
+    uint64_t after_lossless;  ///< Bytes after eviction and lossless compression: the cache between two steps.
     /// Maximum bytes within a step: one compressed layer is raw for attention and the next one is decoded, while the
     /// blobs of both are kept. Allocate for this number.
     uint64_t peak;
@@ -124,9 +112,7 @@ void mnnkv_sizing_destroy(mnnkv_sizing *sizing);
 /// the defaults. Set total->struct_size first. Any thread.
 /// INVALID_ARGUMENT: if tokens exceeds MNNKV_SIZING_MAX_TOKENS, an option is out of range, the ranks do not divide the
 ///   KV heads, or the bytes exceed 64 bits.
-mnnkv_status mnnkv_sizing_bytes(const mnnkv_sizing *sizing,
-                                const mnnkv_sizing_options *options,
-                                uint64_t tokens,
+mnnkv_status mnnkv_sizing_bytes(const mnnkv_sizing *sizing, const mnnkv_sizing_options *options, uint64_t tokens,
                                 mnnkv_sizing_total *total);
 
 /// Writes the longest context whose cache takes at most budget bytes on each rank at the peak of a step, with savings.
@@ -134,11 +120,8 @@ mnnkv_status mnnkv_sizing_bytes(const mnnkv_sizing *sizing,
 /// tokens: the largest length that fits; MNNKV_SIZING_MAX_TOKENS if every length fits; 0 if no token fits. bytes: the
 /// peak at that length. Any thread.
 /// INVALID_ARGUMENT: if mnnkv_sizing_bytes returns it for these options.
-mnnkv_status mnnkv_sizing_longest(const mnnkv_sizing *sizing,
-                                  const mnnkv_sizing_options *options,
-                                  uint64_t budget,
-                                  uint64_t *tokens,
-                                  uint64_t *bytes);
+mnnkv_status mnnkv_sizing_longest(const mnnkv_sizing *sizing, const mnnkv_sizing_options *options, uint64_t budget,
+                                  uint64_t *tokens, uint64_t *bytes);
 
 /// Writes everything as one JSON object: the model and its layers by kind, bytes per token, totals at each of n
 /// contexts (at most 1,024) on one rank and on all, and the longest context within budget bytes without
@@ -156,14 +139,8 @@ mnnkv_status mnnkv_sizing_longest(const mnnkv_sizing *sizing,
 /// zero. Any thread.
 /// INVALID_ARGUMENT: if n exceeds 1,024, mnnkv_sizing_bytes returns it, or the bytes of all ranks exceed 64 bits.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-mnnkv_status mnnkv_sizing_report_json(const mnnkv_sizing *sizing,
-                                      const mnnkv_sizing_options *options,
-                                      const uint64_t *contexts,
-                                      size_t n,
-                                      uint64_t budget,
-                                      char *text,
-                                      size_t cap,
-                                      size_t *len);
+mnnkv_status mnnkv_sizing_report_json(const mnnkv_sizing *sizing, const mnnkv_sizing_options *options, const uint64_t *contexts,
+                                      size_t n, uint64_t budget, char *text, size_t cap, size_t *len);
 
 #ifdef __cplusplus
 }  // extern "C"

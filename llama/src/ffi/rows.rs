@@ -31,6 +31,7 @@ pub const MNNKV_ROWS_Q4_0: u32 = 3;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_rows {
+    /// sizeof(mnnkv_rows)
     pub struct_size: u32,
     /// Query heads, a multiple of kv_heads, at least 1: head h reads KV head h / (heads / kv_heads).
     pub heads: u32,
@@ -40,38 +41,49 @@ pub struct mnnkv_rows {
     pub kv_heads: u32,
     /// Tokens of the cache, at least 1.
     pub tokens: u32,
-    /// MNNKV_ROWS_*.
+    /// MNNKV_ROWS_* of K.
     pub key_type: u32,
+    /// MNNKV_ROWS_* of V.
     pub value_type: u32,
-    /// Elements of a row, multiples of 32 up to 1024.
+    /// Elements of a row of K and of a query, a multiple of 32 up to 1024.
     pub key_dim: u32,
+    /// Elements of a row of V and of the output, likewise.
     pub value_dim: u32,
     /// The factor of a logit.
     pub scale: f32,
     /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
     pub soft_cap: f32,
+    /// Must be 0.
     pub reserved: u32,
-    /// Bytes from a token to the next and from a head to the next: a row or more, where there is more than one token or more
-    /// than one head. No alignment.
+    /// The rows of K, without alignment.
     pub key: *const c_void,
+    /// Bytes from a token to the next: a row or more, where there is more than one token.
     pub key_token_stride: u64,
+    /// Bytes from a head to the next: a row or more, where there is more than one head.
     pub key_head_stride: u64,
+    /// The rows of V, likewise.
     pub value: *const c_void,
+    /// As key_token_stride.
     pub value_token_stride: u64,
+    /// As key_head_stride.
     pub value_head_stride: u64,
-    /// f32. Bytes from a head to the next, and from a row to the next, multiples of 4.
+    /// Queries in f32.
     pub queries: *const f32,
+    /// Bytes from a head to the next, a multiple of 4.
     pub query_head_stride: u64,
+    /// Bytes from a row to the next, a multiple of 4.
     pub query_row_stride: u64,
-    /// f32, written only by the merge. Strides as for queries: the heads of a row must end before the next row begins, or the
-    /// rows of a head before the next head. Zeros where a row attends to nothing.
+    /// f32, written only by the merge. The heads of a row must end before the next row begins, or the rows of a head before the
+    /// next head. Zeros where a row attends to nothing.
     pub output: *mut f32,
+    /// As query_head_stride.
     pub output_head_stride: u64,
+    /// As query_row_stride.
     pub output_row_stride: u64,
     /// [rows][tokens] in f16, added to logits after the soft cap; finite, or -inf for a token that is hidden from the row, whatever
-    /// the slope. A tile of 64 tokens that is hidden from a row costs that row nothing. Elements from a row to the next, tokens or
-    /// more. NULL = none.
+    /// the slope. A tile of 64 tokens that is hidden from a row costs that row nothing. NULL = none.
     pub mask: *const c_void,
+    /// Elements from a row of the mask to the next, tokens or more.
     pub mask_row_stride: u64,
     /// [heads]: the factor of the mask for each query head (ALiBi); finite. NULL = 1.
     pub slopes: *const f32,

@@ -12,7 +12,9 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_decode_options {
+    /// sizeof(mnnkv_decode_options)
     pub struct_size: u32,
+    /// Must be 0.
     pub reserved: u32,
     /// Limit of the working memory of the call, the memory that the thread keeps included; may exceed the default. 0 =
     /// 3 * (src_len + decoded length) + 256 KiB.

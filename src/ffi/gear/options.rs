@@ -27,6 +27,7 @@ const _: () = assert!(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_gear_options {
+    /// sizeof(mnnkv_gear_options)
     pub struct_size: u32,
     /// MNNKV_GEAR_FORMAT_*; 0 = V1 for F16 and F32, CHECKED for BF16 and INT8.
     pub format: u32,

@@ -18,12 +18,13 @@ pub const MNNKV_TARGET_ADAPTIVE: u32 = 2;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_h2o_config {
+    /// sizeof(mnnkv_h2o_config)
     pub struct_size: u32,
     /// Tokens per block, the unit of scores and of eviction; 0 = 64.
     pub block_tokens: u32,
-    /// The first and the last tokens, which stay with every block that they touch; default 32 and 256. 0 = none, but an
-    /// incomplete last block stays.
+    /// The first tokens, which stay with every block that they touch; default 32, 0 = none.
     pub sink_tokens: u32,
+    /// The last tokens, likewise; default 256, 0 = none. An incomplete last block always stays.
     pub recent_tokens: u32,
     /// MNNKV_TARGET_*; 0 = adaptive.
     pub target_mode: u32,
@@ -38,11 +39,13 @@ pub struct mnnkv_h2o_config {
     pub trigger_min_tokens: u32,
     /// Steps between plans; 0 = 16.
     pub update_interval: u32,
-    /// First and last layer to evict from; default 2 and -1 (the last one of the model).
+    /// First layer to evict from; default 2.
     pub layer_start: i32,
+    /// Last layer to evict from; default -1, the last one of the model.
     pub layer_end: i32,
     /// Tokens to keep in either mode, whose ratio is not read then; 0 = by the ratio.
     pub target_tokens: u32,
+    /// Must be 0.
     pub reserved: [u32; 3],
 }
 

@@ -10,9 +10,11 @@ use crate::h2o;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_h2o_plan {
+    /// sizeof(mnnkv_h2o_plan)
     pub struct_size: u32,
-    /// Tokens kept and tokens removed.
+    /// Tokens kept.
     pub kept_tokens: u32,
+    /// Tokens removed.
     pub evicted_tokens: u32,
     /// 1 = protected blocks alone reach the target; the plan removes nothing.
     pub floor_dominates: u32,

@@ -45,6 +45,7 @@ pub const MNNKV_SUMS_MAX_TOKENS: u32 = 16777216;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_score_tile {
+    /// sizeof(mnnkv_score_tile)
     pub struct_size: u32,
     /// MNNKV_DTYPE_F16, BF16 or F32.
     pub dtype: u32,
@@ -54,10 +55,13 @@ pub struct mnnkv_score_tile {
     /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may be
     /// one tile, which saves calls. With pack >= tokens, pack is the row stride.
     pub queries: u32,
-    /// Tokens, at least 1, and the physical position of the first one.
+    /// Tokens, at least 1.
     pub tokens: u32,
+    /// The physical position of the first token.
     pub token_begin: u32,
+    /// MNNKV_TILE_*.
     pub flags: u32,
+    /// Must be 0.
     pub reserved: u32,
     /// The values, all >= 0 (0 for masked tokens), at any alignment.
     pub data: *const c_void,
@@ -76,6 +80,7 @@ pub struct mnnkv_score_tile {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_block_sums {
+    /// sizeof(mnnkv_block_sums)
     pub struct_size: u32,
     /// MNNKV_TILE_FIRST and MNNKV_TILE_LAST: the sums have the first and the last token of the rows. Both, except for
     /// parts of split rows.
@@ -84,6 +89,7 @@ pub struct mnnkv_block_sums {
     pub heads: u32,
     /// Rows that count, [heads][rows / heads]; the last of each head, as mnnkv_step::scored_rows says.
     pub rows: u32,
+    /// Tokens of a block, as mnnkv_step::block_tokens says.
     pub block_tokens: u32,
     /// Blocks that sums has room for. The memory may be moved and grow between tiles.
     pub blocks: u32,
@@ -91,14 +97,17 @@ pub struct mnnkv_block_sums {
     pub sums: *mut f64,
     /// [rows]; NULL = all 1, for hosts that sum otherwise.
     pub factors: *mut f64,
-    /// The first token and the one after the last. Written by mnnkv_sum_tile, as are all further fields.
+    /// The first token. Written by mnnkv_sum_tile, as are all further fields.
     pub token_begin: u32,
+    /// The token after the last one.
     pub token_end: u32,
+    /// MNNKV_SUMS_*.
     pub state: u32,
     /// Rows of a tile.
     pub queries: u32,
     /// Blocks with sums.
     pub used: u32,
+    /// Must be 0.
     pub reserved: u32,
 }
 

@@ -41,18 +41,23 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_int8 {
+    /// sizeof(mnnkv_int8)
     pub struct_size: u32,
-    /// MNN's lP8 and hP8: 16 and 4 (x86 SSE, plain C, old Arm), 4 and 8 (AVX2, Arm sdot), 4 and 64 (AVX-512), 8 and 8
+    /// MNN's lP8. lP8 and hP8 are 16 and 4 (x86 SSE, plain C, old Arm), 4 and 8 (AVX2, Arm sdot), 4 and 64 (AVX-512), 8 and 8
     /// (Arm i8mm), 4 and 32 (SME2). mnnkv_layout's l_pack and h_pack are those of a floating-point V.
     pub l_pack: u32,
+    /// MNN's hP8.
     pub h_pack: u32,
+    /// Must be 0.
     pub reserved: u32,
     /// f32 [head][UP(max_tokens,h) * h] (mKeySum), moved with the tokens.
     pub key_sum: *mut f32,
+    /// Bytes of key_sum.
     pub key_sum_bytes: u64,
     /// V INT8: f32 [head][UP(max_tokens,F)][UP(D,h) * h] (mValueSum), summed anew where tokens change. Not read
     /// otherwise.
     pub value_sum: *mut f32,
+    /// Bytes of value_sum.
     pub value_sum_bytes: u64,
 }
 

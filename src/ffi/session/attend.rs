@@ -46,44 +46,46 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_attend {
+    /// sizeof(mnnkv_attend)
     pub struct_size: u32,
-    /// Of queries and output: MNNKV_DTYPE_F16, BF16 or F32.
+    /// MNNKV_DTYPE_F16, BF16 or F32: of queries and output.
     pub dtype: u32,
     /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
     pub heads: u32,
-    /// Rows of each head: row r is that of the (rows - r)th token from the end. The rows of all rounds of a step
-    /// (mnnkv_session_attend) add up to `queries` of end. There may be fewer than tokens that were appended.
+    /// Rows of each head, at most one for each token that was appended: row r is that of the (rows - r)th token from the end.
+    /// The rows of all rounds of a step add up to `queries` of end.
     pub rows: u32,
-    /// Elements of a row, as the layout's. Layers stay raw where it is no multiple of 8 up to 512.
+    /// Elements of a row, as the layout's; layers stay raw where it is no multiple of 8 up to 512.
     pub head_dim: u32,
     /// The factor of a logit, not negative; 0 = 1 / sqrt(head_dim).
     pub scale: f32,
-    /// Queries after their rotation (RoPE); keys must be cached after theirs, too. Bytes from a head to the next, and from a row to
-    /// the next; both 0 = [rows][heads][head_dim], or neither.
+    /// Queries after their rotation (RoPE). Keys must be cached after theirs, too.
     pub queries: *const c_void,
+    /// Bytes from a head to the next. Both strides 0 = [rows][heads][head_dim].
     pub query_head_stride: u64,
+    /// Bytes from a row to the next.
     pub query_row_stride: u64,
-    /// Written, with strides likewise; rows must not overlap. Zeros where a row attends to nothing. Rows of one part never touch
-    /// bytes of another's.
+    /// Written; a row that attends to nothing is 0. Rows must not overlap. Parts write different bytes.
     pub output: *mut c_void,
+    /// As query_head_stride.
     pub output_head_stride: u64,
+    /// As query_row_stride.
     pub output_row_stride: u64,
-    /// 1 = row r attends to tokens up to its own, the (rows - r)th from the end; 0 = each row to all tokens. With more than
-    /// one causal row the tokens of all these rows must be raw, as those are that the step appended.
+    /// 1 = row r attends to tokens up to its own, 0 = to all tokens. With more than one causal row the tokens of these rows
+    /// must be raw, as those are that the step appended.
     pub causal: u32,
-    /// Row r does not attend to tokens that are `window` or more before its own; 0 = no bound. Whether it attends to later
-    /// ones is up to causal.
+    /// A row does not attend to tokens that are `window` or more before its own; 0 = no bound.
     pub window: u32,
     /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
     pub soft_cap: f32,
-    /// Columns of mask: the newest tokens of the chat, at most all of them. Older ones have the addend 0.
+    /// Columns of mask: the newest tokens of the chat, at most all. Older ones have the addend 0.
     pub mask_tokens: u32,
-    /// [rows][mask_tokens], added to logits after the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
-    /// NULL = none.
+    /// [rows][mask_tokens], added to logits after the soft cap; finite or -inf. NULL = none.
     pub mask: *const f32,
+    /// Floats from a row of the mask to the next; 0 = mask_tokens.
     pub mask_row_stride: u64,
-    /// [heads]: a logit that joins the softmax of each query head without a value (attention sinks of models, not the sink tokens
-    /// of a config); finite. NULL = none.
+    /// [heads]: a finite logit that joins the softmax of each query head without a value (attention sinks of a model, not the
+    /// sink tokens of a config). NULL = none.
     pub sinks: *const f32,
 }
 

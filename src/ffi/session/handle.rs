@@ -116,22 +116,26 @@ pub(super) unsafe fn with_text(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_session_options {
+    /// sizeof(mnnkv_session_options)
     pub struct_size: u32,
+    /// MNNKV_ABI_VERSION
     pub abi_version: u32,
-    /// Layers of the model (1 to 4,096), and attention threads that call scores.h, each in a lane of its own (1 to 1,024;
-    /// 1 where none does).
+    /// Layers with a cache of their own, 1 to 4,096; others are never passed.
     pub layers: u32,
+    /// Threads that call mnnkv_session_block_sums (h2o.h), 1 to 1,024; 1 if none does.
     pub lanes: u32,
-    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with kv_h2o_enable,
-    /// dropped only with a budget (memory.h), and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
+    /// A JSON object; NULL = {}. docs/config.md lists the keys.
     pub config_json: *const c_char,
+    /// Bytes of config_json, which needs no terminating zero.
     pub config_len: usize,
-    /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.
+    /// Your defaults for keys that config_json lacks; NULL = {}. They cause no warnings.
     pub defaults_json: *const c_char,
+    /// Bytes of defaults_json, likewise.
     pub defaults_len: usize,
-    /// 1 = the host calls mnnkv_session_attend (attend.h). If 0, kv_quant and a budget have no effect, and
-    /// a warning says so (report.h).
+    /// 1 = you call mnnkv_session_attend where mnnkv_step::attends is 1. With 0, kv_quant and a budget have no effect, and a
+    /// warning says so.
     pub attends: u32,
+    /// Must be 0.
     pub reserved: u32,
 }
 

@@ -10,20 +10,20 @@ use crate::ffi::status::mnnkv_status;
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct mnnkv_step {
+    /// sizeof(mnnkv_step)
     pub struct_size: u32,
-    /// Set by the host: rows that each query head attends with, 0 if it does not know.
+    /// In: rows that each query head attends with; 0 if you do not know. The other fields are out.
     pub rows: u32,
-    /// Tokens in the cache, after which the host appends, as cache->kv_len.
+    /// Tokens in the cache, as cache->kv_len: append after them.
     pub kv_len: u32,
-    /// 1 = the host calls mnnkv_session_attend (attend.h) in place of its own attention. 0 = the host attends: the cache has all
-    /// tokens of the layer. After a begin without buffers it may be 1 for a cache that the host quantises, and then attends to.
+    /// 1 = call mnnkv_session_attend in place of your attention. 0 = attend yourself: the cache has all tokens of the layer. After
+    /// a begin without buffers it may be 1 for a cache that you quantise: attend to it yourself.
     pub attends: u32,
-    /// The last rows of each query head whose attention the host sums and hands over (scores.h); 0 = none. In a prompt, that is a
-    /// step on an empty layer or of more than 64 rows, kv_h2o_prefill_queries at most; else all rows.
+    /// The last rows of each query head whose attention you sum and hand over (h2o.h); 0 = none.
     pub scored_rows: u32,
     /// Tokens of a block of these sums; 0 where no step of the layer is scored.
     pub block_tokens: u32,
-    /// Changes where the session warns of something new, so that a host builds no text in other steps.
+    /// Changes when the session warns of something new: read mnnkv_session_report then.
     pub warnings: u32,
 }
 

@@ -36,17 +36,22 @@ pub const MNNKV_SNAPSHOT_APPEND: u32 = 1;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_snapshot_options {
+    /// sizeof(mnnkv_snapshot_options)
     pub struct_size: u32,
+    /// MNNKV_ABI_VERSION
     pub abi_version: u32,
-    /// The file, or the functions of a host; the other one is NULL.
+    /// The file; NULL with io.
     pub path: *const c_char,
+    /// The functions of a host in place of a file; NULL with path.
     pub io: *const mnnkv_snapshot_io,
     /// The model, its rotation and whatever else must be the same to load the caches: at most 64 KiB, compared byte by
     /// byte. NULL = none in create, any in open.
     pub fingerprint: *const c_void,
+    /// Bytes of fingerprint.
     pub fingerprint_len: usize,
     /// MNNKV_SNAPSHOT_*; create ignores it.
     pub access: u32,
+    /// Must be 0.
     pub reserved: u32,
 }
 

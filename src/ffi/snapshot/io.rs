@@ -19,7 +19,9 @@ use std::sync::PoisonError;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_snapshot_io {
+    /// sizeof(mnnkv_snapshot_io)
     pub struct_size: u32,
+    /// Must be 0.
     pub reserved: u32,
     /// The name of the bytes in error texts, UTF-8; copied. NULL = snapshot.
     pub name: *const c_char,

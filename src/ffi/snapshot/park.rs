@@ -28,12 +28,14 @@ use crate::sys;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_park_options {
+    /// sizeof(mnnkv_park_options)
     pub struct_size: u32,
     /// 1 = fastest .. 9 = smallest; 0 = 5, and 1 in mnnkv_snapshot_append. 2 and 3, 4 to 6, 7 and 8 are alike; 5 takes up
     /// to twice as long as 1, and 7 nearly four times as long as 5.
     pub effort: i32,
     /// Threads that compress, the calling one included; 0 = one for each core.
     pub threads: u32,
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -46,10 +48,13 @@ unsafe impl Sized32 for mnnkv_park_options {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_parked {
+    /// sizeof(mnnkv_parked)
     pub struct_size: u32,
+    /// Must be 0.
     pub reserved: u32,
-    /// Bytes of the tokens, and of their blobs.
+    /// Bytes of the tokens.
     pub raw_bytes: u64,
+    /// Bytes of their blobs.
     pub encoded_bytes: u64,
     /// Bytes of the buffers that returned to the system.
     pub released_bytes: u64,

@@ -33,14 +33,17 @@ pub struct mnnkv_store(Handle<Store>);
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct mnnkv_store_config {
+    /// sizeof(mnnkv_store_config)
     pub struct_size: u32,
     /// Most workers that work for the store at once, at most 64. 0 = submit encodes and restore decodes.
     pub workers: u32,
-    /// MNNKV_PREDICT_* to try on K and on V; 0 = all.
+    /// MNNKV_PREDICT_* (gear.h) to try on K; 0 = all.
     pub key_predictors: u32,
+    /// MNNKV_PREDICT_* to try on V; 0 = all.
     pub value_predictors: u32,
     /// mnnkv_gear_options::effort
     pub effort: i32,
+    /// Must be 0.
     pub reserved: u32,
     /// Blocks that may wait to be encoded; 0 = 256.
     pub max_queue: u32,

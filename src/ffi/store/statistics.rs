@@ -10,7 +10,9 @@ use crate::store::Statistics;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_store_statistics {
+    /// sizeof(mnnkv_store_statistics)
     pub struct_size: u32,
+    /// Must be 0.
     pub reserved: u32,
     /// Now: blocks whose raw bytes are also in the cache.
     pub resident_blocks: u64,
@@ -34,24 +36,29 @@ pub struct mnnkv_store_statistics {
     pub released_bytes: u64,
     /// Bytes written to the cache by restore.
     pub restored_bytes: u64,
-    /// Raw bytes encoded, the time in nanoseconds, and the bytes that they became (raw size if not smaller:
-    /// encoded_to_bytes).
+    /// Raw bytes encoded.
     pub encoded_bytes: u64,
+    /// Nanoseconds of encoding.
     pub encode_ns: u64,
-    /// Raw bytes decoded, and the time in nanoseconds.
+    /// Raw bytes decoded.
     pub decoded_bytes: u64,
+    /// Nanoseconds of decoding.
     pub decode_ns: u64,
+    /// Bytes that encoded_bytes became; the raw size of a block that did not shrink.
     pub encoded_to_bytes: u64,
-    /// Now: blocks that wait for a worker or are being encoded; and the maximum.
+    /// Now: blocks that wait for a worker or are being encoded.
     pub queued_blocks: u64,
+    /// The maximum of queued_blocks.
     pub queue_peak: u64,
     /// Blocks refused with BUSY.
     pub busy_blocks: u64,
     /// Blocks that failed to encode, or the strict check, and stay raw.
     pub failed_blocks: u64,
-    /// Restored blocks that were prefetched, kept decoded, or decoded by restore.
+    /// Restored blocks that were prefetched.
     pub prefetch_hits: u64,
+    /// Restored blocks that were kept decoded.
     pub cache_hits: u64,
+    /// Restored blocks that restore decoded.
     pub cache_misses: u64,
     /// Now: bytes of decoded rows.
     pub decoded_cache_bytes: u64,
