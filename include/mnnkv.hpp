@@ -7,6 +7,12 @@
 #define MNNKV_HPP
 
 #include "mnnkv.h"
+#include "mnnkv/session.h"
+#include "mnnkv/snapshot.h"
+#include "mnnkv/layout.h"
+#include "mnnkv/h2o.h"
+#include "mnnkv/store.h"
+#include "mnnkv/gear.h"
 
 #include <cstddef>
 #include <cstdint>

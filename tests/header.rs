@@ -1,4 +1,5 @@
-//! The committed headers are what cbindgen makes of the exports. `MNNKV_WRITE_HEADER=1` writes them instead.
+//! The committed headers are what cbindgen makes of the exports, and the tables of docs/report.md are those of the library.
+//! `MNNKV_WRITE_HEADER=1` writes them instead.
 //!
 //! cbindgen groups constants, types and functions. It runs once per source file here, so that the constants and structs
 //! of a section stand above its functions. The section's banner is the file's `//!` comment.
@@ -23,107 +24,58 @@ struct Header {
 
 const HEADERS: &[Header] = &[
     Header {
-        path: "mnnkv/base.h",
-        about: "status codes, versions, element types, cache layouts",
+        path: "mnnkv.h",
+        about: "status codes, versions, element types, layouts of caches",
         includes: &["<stddef.h>", "<stdint.h>"],
         folder: "src/ffi",
         sections: &["status", "version", "cache"],
     },
     Header {
         path: "mnnkv/session.h",
-        about: "all of a model's KV caches, compressed as a JSON config says",
-        includes: &["\"base.h\""],
+        about: "all that a host needs: a model's KV caches, compressed as a JSON config says",
+        includes: &["\"../mnnkv.h\""],
         folder: "src/ffi/session",
-        sections: &["handle", "step", "history"],
-    },
-    Header {
-        path: "mnnkv/attend.h",
-        about: "attention over tokens in 8 and 4 bits",
-        includes: &["\"session.h\""],
-        folder: "src/ffi/session",
-        sections: &["attend"],
-    },
-    Header {
-        path: "mnnkv/memory.h",
-        about: "a budget in bytes for all of a session's caches",
-        includes: &["\"attend.h\""],
-        folder: "src/ffi/session",
-        sections: &["memory"],
-    },
-    Header {
-        path: "mnnkv/report.h",
-        about: "what a session does, warns of and has counted",
-        includes: &["\"session.h\""],
-        folder: "src/ffi/session",
-        sections: &["report"],
-    },
-    Header {
-        path: "mnnkv/scores.h",
-        about: "scores from sums that a host makes in its own attention loop",
-        includes: &["<string.h>", "\"session.h\""],
-        folder: "src/ffi/h2o",
-        sections: &["sums"],
-    },
-    Header {
-        path: "mnnkv/park.h",
-        about: "a layer compressed as a whole, and its memory returned, while no step is due",
-        includes: &["\"session.h\"", "\"gear.h\""],
-        folder: "src/ffi/snapshot",
-        sections: &["park"],
-    },
-    Header {
-        path: "mnnkv/policy.h",
-        about: "tokens that are never evicted",
-        includes: &["\"session.h\""],
-        folder: "src/ffi/session",
-        sections: &["pins"],
+        sections: &["handle", "step", "attend", "history", "memory", "report"],
     },
     Header {
         path: "mnnkv/snapshot.h",
-        about: "the file of a chat, saved step by step",
-        includes: &["\"park.h\""],
+        about: "layers that are parked between turns, and the file of a chat",
+        includes: &["\"session.h\""],
         folder: "src/ffi/snapshot",
-        sections: &["io", "handle", "contents", "layers"],
+        sections: &["park", "io", "handle", "contents", "layers"],
+    },
+    Header {
+        path: "mnnkv/layout.h",
+        about: "cache memory in place: gather, move, compact, release; MNN's quantised caches",
+        includes: &["\"../mnnkv.h\""],
+        folder: "src/ffi/layout",
+        sections: &["edits", "quantised"],
+    },
+    Header {
+        path: "mnnkv/h2o.h",
+        about: "eviction by attention: scores of blocks, plans, and the block sums of a session",
+        includes: &["<string.h>", "\"session.h\""],
+        folder: "src/ffi/h2o",
+        sections: &["config", "plan", "sums"],
     },
     Header {
         path: "mnnkv/store.h",
         about: "cold tokens as blobs, their memory returned to the system",
-        includes: &["\"base.h\""],
+        includes: &["\"../mnnkv.h\""],
         folder: "src/ffi/store",
         sections: &["handle", "blocks", "edits", "statistics"],
     },
     Header {
-        path: "mnnkv/layout.h",
-        about: "cache memory in place: index, gather, scatter, move, compact, zero, release",
-        includes: &["\"base.h\""],
-        folder: "src/ffi/layout",
-        sections: &["edits"],
-    },
-    Header {
-        path: "mnnkv/quantised.h",
-        about: "MNN's quantised caches: description, appends, truncation, values for tools",
-        includes: &["\"base.h\""],
-        folder: "src/ffi/layout",
-        sections: &["quantised"],
-    },
-    Header {
-        path: "mnnkv/h2o.h",
-        about: "scores of blocks, and plans of the tokens to keep",
-        includes: &["\"base.h\""],
-        folder: "src/ffi/h2o",
-        sections: &["config", "plan"],
-    },
-    Header {
         path: "mnnkv/gear.h",
         about: "the lossless codec of fp16, bf16, fp32 and int8 words",
-        includes: &["\"base.h\""],
+        includes: &["\"../mnnkv.h\""],
         folder: "src/ffi/gear",
         sections: &["options", "encode", "decode"],
     },
     Header {
         path: "mnnkv/model/base.h",
         about: "failures of libmnnkv_model, the library of mnnkv/model.h",
-        includes: &["\"../base.h\""],
+        includes: &["\"../../mnnkv.h\""],
         folder: "model/src/ffi",
         sections: &["status"],
     },
@@ -158,72 +110,84 @@ const HEADERS: &[Header] = &[
     Header {
         path: "mnnkv/llama.h",
         about: "what only llama.cpp needs, of libmnnkv_llama: attention over its own cache, and its states as blobs",
-        includes: &["\"base.h\""],
+        includes: &["\"../mnnkv.h\""],
         folder: "llama/src/ffi",
         sections: &["status", "rows", "state"],
     },
 ];
 
-/// Headers of other libraries, which mnnkv.h does not include.
+/// Not a header of another library.
 fn is_of_core(path: &str) -> bool {
     !path.starts_with("mnnkv/model/") && path != "mnnkv/llama.h"
 }
 
 /// Inline functions, which follow the sections of a header.
-const INLINE: (&str, &str) = ("mnnkv/scores.h", include_str!("../src/ffi/h2o/sum_tile.h"));
+const INLINE: (&str, &str) = ("mnnkv/h2o.h", include_str!("../src/ffi/h2o/sum_tile.h"));
+
+/// Further headers, which mnnkv.h lists.
+const HAND_WRITTEN: [(&str, &str); 3] = [
+    ("mnnkv/load.h", "the functions of these headers, of a library that is loaded at run time"),
+    ("mnnkv/model.h", "files that come with a model, of libmnnkv_model"),
+    ("mnnkv.hpp", "C++ wrappers; mnnkv/model.hpp has those of model.h"),
+];
+
+/// The document that explains a report.
+const REPORT: &str = "docs/report.md";
 
 /// What load.h has before and behind the functions of the other headers.
 const LOAD: [&str; 2] = [include_str!("../src/ffi/load.h"), include_str!("../src/ffi/load_end.h")];
 
 #[test]
-fn the_main_header_includes_every_room_of_the_core_and_has_the_example_that_is_compiled() {
-    let main = include_str!("../include/mnnkv.h");
-    let included: Vec<_> =
-        main.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"')).collect();
-    let paths = HEADERS.iter().map(|header| header.path);
-    let (rooms, others): (Vec<_>, Vec<_>) = paths.partition(|path| is_of_core(path));
-    assert_eq!(included, rooms);
-    let included: Vec<_> = include_str!("../include/mnnkv/model.h")
-        .lines()
-        .filter_map(|line| Some(format!("mnnkv/{}", line.strip_prefix("#include \"")?.strip_suffix('"')?)))
-        .collect();
-    assert!(others.iter().filter(|path| path.starts_with("mnnkv/model/")).eq(&included));
+fn a_host_reads_at_most_260_lines_with_the_example_that_is_compiled() {
+    let session = HEADERS.iter().find(|header| header.path == "mnnkv/session.h").unwrap();
+    let text = generate(session);
+    assert!(text.lines().count() <= 260, "session.h has {} lines", text.lines().count());
 
-    let example = main.split("// Example\n//\n").nth(1).unwrap().split("//\n// Conventions").next().unwrap();
-    let example: String = example.lines().map(|line| format!("{}\n", line.strip_prefix("//   ").unwrap())).collect();
+    let example = text.split("// Example: ").nth(1).unwrap().lines().skip(2);
+    let example =
+        example.map_while(|line| line.strip_prefix("//   ")).fold(String::new(), |all, line| all + line + "\n");
     let compiled = include_str!("../cpp-tests/c/pure_c.c").split("/* [example] */\n").nth(1).unwrap();
     assert_eq!(example, compiled);
 }
 
 #[test]
-fn a_host_that_attends_reads_at_most_480_lines() {
-    let read = ["mnnkv/base.h", "mnnkv/session.h", "mnnkv/attend.h"];
-    let lines = read
-        .map(|path| HEADERS.iter().find(|header| header.path == path).unwrap())
-        .map(|header| generate(header).lines().count());
-    assert!(lines.iter().sum::<usize>() <= 480, "base.h, session.h and attend.h have {lines:?} lines");
+fn the_headers_that_include_others_name_them_all() {
+    let included =
+        |text: &'static str| text.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'));
+    let paths = |kind: fn(&str) -> bool| HEADERS.iter().map(|header| header.path).filter(move |path| kind(path));
+    assert!(paths(is_of_core).eq(included(include_str!("../include/mnnkv.hpp"))));
+    let model = included(include_str!("../include/mnnkv/model.h")).map(|path| format!("mnnkv/{path}"));
+    assert!(paths(|path| path.starts_with("mnnkv/model/")).eq(model));
 }
 
 #[test]
-fn the_committed_headers_are_current() {
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-    let all = HEADERS.iter().map(|header| (header.path, generate(header)));
-    for (name, generated) in all.chain([("mnnkv/load.h", generate_load())]) {
-        let path = include.join(name);
+fn the_committed_headers_and_tables_are_current() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let mut all: Vec<_> = HEADERS.iter().map(|header| (format!("include/{}", header.path), generate(header))).collect();
+    all.push(("include/mnnkv/load.h".into(), generate_load()));
+    all.push((REPORT.into(), with_tables(&read(REPORT))));
+    for (path, generated) in all {
         if std::env::var_os("MNNKV_WRITE_HEADER").is_some() {
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, &generated).unwrap();
+            fs::write(root.join(&path), &generated).unwrap();
         }
-        let committed = fs::read_to_string(&path).unwrap_or_default();
-        assert!(committed == generated, "{name} is stale; run `make header` and commit it");
+        assert!(read(&path) == generated, "{path} is stale; run `make header` and commit it");
+        let wide = generated.lines().find(|line| line.len() > LINE && !line.starts_with('|'));
+        assert!(wide.is_none(), "{path}: {}", wide.unwrap());
     }
 }
 
 fn generate(header: &Header) -> String {
     let guard = header.path.to_uppercase().replace(['/', '.'], "_");
     let mut out = format!("// {}: {}.\n//\n", header.path, header.about);
-    writeln!(out, "// Generated from {} by `make header`; do not edit. mnnkv.h has the conventions.", header.folder)
-        .unwrap();
+    if header.path == "mnnkv.h" {
+        let others = HEADERS[1..].iter().filter(|header| is_of_core(header.path) || header.path == "mnnkv/llama.h");
+        let others = others.map(|header| (header.path, header.about)).chain(HAND_WRITTEN);
+        others.for_each(|(path, about)| writeln!(out, "//   {path:17} {about}").unwrap());
+        out += "//\n";
+    }
+    write!(out, "// Generated from {} by `make header`; do not edit.", header.folder).unwrap();
+    out += if header.path == "mnnkv/session.h" { "\n" } else { " mnnkv/session.h has the conventions.\n" };
     writeln!(out, "\n#ifndef {guard}\n#define {guard}\n").unwrap();
     header.includes.iter().for_each(|name| writeln!(out, "#include {name}").unwrap());
     out += "\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n";
@@ -233,9 +197,7 @@ fn generate(header: &Header) -> String {
         let mut banner = source.lines().map_while(|line| line.strip_prefix("//!"));
         let title = banner.next().unwrap();
         let banner: String = banner.map(|line| format!("//{line}\n")).collect();
-        let banner = banner.replace("//   {metrics}\n", &list(Metrics::FIELDS));
-        let banner = banner.replace("//   {memory}\n", &list(MemoryStats::FIELDS));
-        write!(out, "\n// ---{title} {}\n{banner}\n", "-".repeat(108 - title.len())).unwrap();
+        write!(out, "\n// ---{title} {}\n{banner}\n", "-".repeat(LINE - 9 - title.len())).unwrap();
         out += &items(&file, &source);
     }
     if header.path == INLINE.0 {
@@ -284,15 +246,21 @@ fn generate_load() -> String {
     let mut out =
         "// mnnkv/load.h: libmnnkv loaded at run time, for a program that is built without it.\n//\n".to_string();
     out += "// Generated from the other headers and src/ffi/load.h by `make header`; do not edit.\n//\n\
-            // This header defines all functions of mnnkv.h. In one C or C++ file of each program or library that calls them, before any\n\
-            // other include of this header, and nowhere else:\n//\n\
+            // This header defines the functions of all headers of libmnnkv. In one C or C++ file of each program or library that\n\
+            // calls them, before any other include of this header, and nowhere else:\n//\n\
             //   #define _GNU_SOURCE  // in C with glibc: before the first include of the file\n\
             //   #define MNNKV_LOAD_IMPLEMENTATION\n//   #include \"mnnkv/load.h\"\n//\n\
             //   const char *why = mnnkv_load(NULL);  // first; go on without mnn-kv where it returns a text\n//\n\
             // Link with -ldl where dlopen needs it. No Rust, and no file of the library, is needed to build the program.\n\n\
-            #ifndef MNNKV_LOAD_H\n#define MNNKV_LOAD_H\n\n#include \"../mnnkv.h\"\n\n\
-            #ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
-    let abi = include_str!("../include/mnnkv/base.h").split("#define MNNKV_ABI_VERSION ").nth(1).unwrap();
+            #ifndef MNNKV_LOAD_H\n#define MNNKV_LOAD_H\n\n";
+    for path in
+        HEADERS.iter().filter_map(|header| header.path.strip_prefix("mnnkv/").filter(|_| is_of_core(header.path)))
+    {
+        writeln!(out, "#include \"{path}\"").unwrap();
+    }
+    out += "\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
+    let main = generate(&HEADERS[0]);
+    let abi = main.split("#define MNNKV_ABI_VERSION ").nth(1).unwrap();
     let abi = format!("#define MNNKV_LOAD_ABI \"{}\"\n", abi.lines().next().unwrap());
     out +=
         &LOAD[0].replace("#ifdef MNNKV_LOAD_IMPLEMENTATION\n", &format!("#ifdef MNNKV_LOAD_IMPLEMENTATION\n\n{abi}"));
@@ -320,7 +288,16 @@ fn generate_load() -> String {
         };
         writeln!(out, "MNNKV_LOAD_HIDDEN {returns}mnnkv_{name}({parameters}) {{\n    {body}\n}}\n").unwrap();
     }
-    out + LOAD[1] + "\n#ifdef __cplusplus\n}  // extern \"C\"\n#endif\n\n#endif  // MNNKV_LOAD_H\n"
+    out = out + LOAD[1] + "\n#ifdef __cplusplus\n}  // extern \"C\"\n#endif\n\n#endif  // MNNKV_LOAD_H\n";
+    out.lines().map(|line| wrapped(line) + "\n").collect()
+}
+
+/// A line of code that goes on behind a comma where it is too long.
+fn wrapped(line: &str) -> String {
+    match line.get(..LINE).and_then(|begin| begin.rfind(", ")).filter(|_| line.len() > LINE) {
+        Some(comma) => format!("{}\n{}", &line[..=comma], wrapped(&format!("            {}", &line[comma + 2..]))),
+        None => line.to_string(),
+    }
 }
 
 /// The C form of a file's constants, types and functions.
@@ -402,21 +379,17 @@ fn commented(name: &str, fields: &str) -> String {
     out
 }
 
-/// Names, units and meanings of numbers in a report, as comment lines.
-fn list(fields: &[Field]) -> String {
-    let width = fields.iter().map(|field| field.name.len()).max().unwrap_or(0);
-    let mut out = String::new();
-    for Field { name, unit, meaning } in fields {
-        let mut line = format!("//   {name:width$}  {unit:6} ");
-        let indent = line.len() - "//".len();
-        for word in meaning.split(' ') {
-            if line.len() + word.len() > 124 {
-                writeln!(out, "{line}").unwrap();
-                line = format!("//{:indent$}", "");
-            }
-            write!(line, " {word}").unwrap();
+/// The report's document with its tables.
+fn with_tables(document: &str) -> String {
+    let mut out = document.to_string();
+    for (name, fields) in [("numbers", Metrics::FIELDS), ("memory", MemoryStats::FIELDS)] {
+        let marks = [format!("<!-- begin {name} -->\n"), format!("<!-- end {name} -->\n")];
+        let [(begin, _), (end, _)] = marks.each_ref().map(|mark| out.match_indices(mark).next().expect(REPORT));
+        let mut table = String::from("| name | unit | meaning |\n|---|---|---|\n");
+        for Field { name, unit, meaning } in fields {
+            writeln!(table, "| `{name}` | {unit} | {meaning} |").unwrap();
         }
-        writeln!(out, "{line}").unwrap();
+        out.replace_range(begin + marks[0].len()..end, &table);
     }
     out
 }

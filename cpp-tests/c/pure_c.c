@@ -1,6 +1,10 @@
 /* The header is C, and so may a host be: every group of functions once, without a line of C++. */
 
-#include <mnnkv.h>
+#include <mnnkv/gear.h>
+#include <mnnkv/h2o.h>
+#include <mnnkv/layout.h>
+#include <mnnkv/snapshot.h>
+#include <mnnkv/store.h>
 #ifdef MNNKV_MODEL
 #include <mnnkv/model.h>
 #endif
@@ -164,27 +168,43 @@ static void append(mnnkv_cache* cache, uint32_t count) {
                                      cache->kv_len, count, cache->key, cache->value));
 }
 
-static void attention(const mnnkv_cache* cache, uint32_t queries) {
+static mnnkv_status attention(const mnnkv_cache* cache, const mnnkv_attend* attend) {
     (void)cache;
-    (void)queries;
+    (void)attend;
+    return MNNKV_OK;
 }
 
-/* The example of mnnkv.h; a test keeps the two the same. */
+/* The example of mnnkv/session.h; a test keeps the two the same. */
 /* [example] */
-// Tokens of one layer and step, of a host that attends itself (options.attends = 0). append writes K and V at kv_len.
-static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, uint32_t heads, uint32_t tokens) {
-    mnnkv_status status = mnnkv_session_begin(session, layer, cache, NULL);
-    if (status != MNNKV_OK) {
-        return status;
-    }
-    append(cache, tokens);
-    attention(cache, tokens);
-    cache->kv_len += tokens;
-    return mnnkv_session_end(session, layer, heads, tokens, cache);
+static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, const mnnkv_attend* attend) {
+    mnnkv_step step = {0};
+    step.struct_size = sizeof step;
+    mnnkv_status status = mnnkv_session_begin(session, layer, cache, &step);
+    if (status != MNNKV_OK) return status;
+    append(cache, attend->rows);  // writes K and V of the new tokens from cache->kv_len on
+    cache->kv_len += attend->rows;
+    status = step.attends ? mnnkv_session_attend(session, layer, 0, 1, cache, attend)  // with threads: a part on each
+                          : attention(cache, attend);                                  // the cache has all tokens
+    if (status == MNNKV_OK) status = mnnkv_session_end(session, layer, attend->heads, attend->rows, cache);
+    if (status == MNNKV_OK) return MNNKV_OK;
+    cache->kv_len = step.kv_len;
+    mnnkv_session_abort(session, layer, cache);
+    return status;
 }
 /* [example] */
+static uint16_t queries[tokens * heads * dims], attended[tokens * heads * dims];
+
 static void session_step(mnnkv_session* session, mnnkv_cache* cache, uint32_t count) {
-    check("step", step(session, 0, cache, heads, count));
+    mnnkv_attend attend = {0};
+    attend.struct_size = sizeof attend;
+    attend.dtype = MNNKV_DTYPE_F16;
+    attend.heads = heads;
+    attend.rows = count;
+    attend.head_dim = dims;
+    attend.queries = queries;
+    attend.output = attended;
+    attend.causal = 1;
+    check("step", step(session, 0, cache, &attend));
 }
 
 static void run_a_session(const mnnkv_layout* layout) {
@@ -272,6 +292,30 @@ static void run_a_session(const mnnkv_layout* layout) {
     expect("nothing is left", logical == 0 && physical == 0);
     mnnkv_session_destroy(session);
     mnnkv_session_destroy(NULL);
+}
+
+static void attend_to_a_session(const mnnkv_layout* layout) {
+    static const char config[] = "{\"kv_quant\": \"k8v4\"}";
+    mnnkv_session* session = NULL;
+    mnnkv_session_options options = {0};
+    mnnkv_cache cache = {0};
+    cache.struct_size = sizeof cache;
+    cache.layout = layout;
+    cache.key = key;
+    cache.value = value;
+    options.struct_size = sizeof options;
+    options.abi_version = MNNKV_ABI_VERSION;
+    options.layers = 1;
+    options.lanes = 1;
+    options.config_json = config;
+    options.config_len = sizeof config - 1;
+    options.attends = 1;
+    check("session", mnnkv_session_create(&options, &session));
+    session_step(session, &cache, 150);
+    session_step(session, &cache, 1);
+    expect("quantised tokens have left the cache", cache.kv_len < 100);
+    expect("V is negative in the table", attended[0] > 0x8000);
+    mnnkv_session_destroy(session);
 }
 
 static void clear(const mnnkv_layout* layout) {
@@ -377,6 +421,7 @@ int main(void) {
     plan_and_compact(&layout);
     store_and_restore(&layout);
     run_a_session(&layout);
+    attend_to_a_session(&layout);
     clear(&layout);
     save_a_chat();
 #ifdef MNNKV_MODEL

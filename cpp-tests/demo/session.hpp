@@ -87,7 +87,7 @@ public:
         }
     }
 
-    /// What the config does, warnings and numbers as JSON (mnnkv/report.h); "" without mnn-kv.
+    /// What the config does, warnings and numbers as JSON (docs/report.md); "" without mnn-kv.
     std::string report() const {
         std::string text;
         if (on()) {

@@ -1,7 +1,9 @@
 # The names that LIBRARY exports are exactly the functions that HEADERS declare.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
-file(GLOB headers "${HEADERS}")
+string(REPLACE "," ";" HEADERS "${HEADERS}")
+list(TRANSFORM HEADERS PREPEND "${INCLUDE}/")
+file(GLOB headers ${HEADERS})
 list(LENGTH headers count)
 if(count GREATER 1)
   # That of another library, and that of none.

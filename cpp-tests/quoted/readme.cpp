@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <mnnkv.h>
+#include <mnnkv/session.h>
 #include <vector>
 
 /// A host with one layer: a packed cache, without an attention of its own.

@@ -18,7 +18,7 @@ constexpr std::uint32_t layers = 3, kv_heads = 2, heads = 6, dims = 64, block = 
 /// Channels of K whose numbers are not small.
 constexpr std::uint32_t few_dims = 16;
 
-/// What attend.h rounds beside the numbers: logits of up to 5 by 2^-13 of themselves, and weights by 2^-14 of the largest in
+/// What mnnkv_session_attend rounds beside the numbers: logits of up to 5 by 2^-13 of themselves, and weights by 2^-14 of the largest in
 /// their block, which is at most 50 times the mean here, over a range of 2; blocks below 2^-14 are left out. 2 * (5 + 50 + 8)
 /// / 2^14 = 0.008 is the worst case of all signs.
 constexpr double rounding = 0.008;

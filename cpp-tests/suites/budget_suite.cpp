@@ -1,4 +1,4 @@
-// A budget in bytes (memory.h): what is refused, what a chat of some thousand tokens attends to in each state, and files that
+// A budget in bytes: what is refused, what a chat of some thousand tokens attends to in each state, and files that
 // fail, by the C API.
 
 #include "budget_chat.hpp"

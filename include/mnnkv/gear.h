@@ -1,17 +1,17 @@
 // mnnkv/gear.h: the lossless codec of fp16, bf16, fp32 and int8 words.
 //
-// Generated from src/ffi/gear by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/gear by `make header`; do not edit. mnnkv/session.h has the conventions.
 
 #ifndef MNNKV_GEAR_H
 #define MNNKV_GEAR_H
 
-#include "base.h"
+#include "../mnnkv.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// --- Gear: options ----------------------------------------------------------------------------------------------
+// --- Gear: options -----------------------------------------------------------------------------------------------------------
 //
 // Lossless compression of the words of a cache, bit for bit, in the formats of docs/format.md. No handle: each thread
 // keeps working memory for its next call, which mnnkv_thread_trim frees.
@@ -34,7 +34,7 @@ typedef struct mnnkv_gear_options {
     int32_t effort;
 } mnnkv_gear_options;
 
-// --- Gear: encode -----------------------------------------------------------------------------------------------
+// --- Gear: encode ------------------------------------------------------------------------------------------------------------
 
 /// Returns a capacity that suffices to encode src_len bytes of dtype (F16, BF16, F32 or INT8) in either format, a little
 /// over src_len; 0 if src_len is 0, no whole number of words, or larger than memory.
@@ -61,7 +61,7 @@ mnnkv_status mnnkv_encode_fp16_gear(const void *src, size_t src_len, const mnnkv
 /// Frees the working memory that the calling thread keeps for encoding and decoding.
 void mnnkv_thread_trim(void);
 
-// --- Gear: decode -----------------------------------------------------------------------------------------------
+// --- Gear: decode ------------------------------------------------------------------------------------------------------------
 
 /// How to decode. NULL = all defaults.
 typedef struct mnnkv_decode_options {

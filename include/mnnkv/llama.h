@@ -1,17 +1,17 @@
 // mnnkv/llama.h: what only llama.cpp needs, of libmnnkv_llama: attention over its own cache, and its states as blobs.
 //
-// Generated from llama/src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from llama/src/ffi by `make header`; do not edit. mnnkv/session.h has the conventions.
 
 #ifndef MNNKV_LLAMA_H
 #define MNNKV_LLAMA_H
 
-#include "base.h"
+#include "../mnnkv.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// --- Errors -----------------------------------------------------------------------------------------------------
+// --- Errors ------------------------------------------------------------------------------------------------------------------
 //
 // These functions are in a library of their own, libmnnkv_llama, which does not need libmnnkv. The text of their failures is
 // here, and not in mnnkv_last_error.
@@ -20,7 +20,7 @@ extern "C" {
 /// NULL, "" before the first failure. Valid until the thread's next call of this library. A successful call does not clear it.
 const char *mnnkv_llama_last_error(void);
 
-// --- Rows of a host's own cache ---------------------------------------------------------------------------------
+// --- Rows of a host's own cache ----------------------------------------------------------------------------------------------
 //
 // The attention of a few query rows over K and V that stay where the host has them, in the block formats of ggml. There is no
 // session, and nothing is kept between calls. Threads of the host share a step, with memory of the host:
@@ -35,8 +35,8 @@ const char *mnnkv_llama_last_error(void);
 // system's exp in the merge. K, V and queries must be finite, logits finite in f32, and the mask finite or -inf.
 // Otherwise the output is undefined, but no memory outside of the buffers is accessed.
 
-/// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of 32,
-/// a scale in binary16 and 16 bytes; element i is the lower half of byte i less 8, element 16 + i the upper half less 8.
+/// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of
+/// 32, a scale in binary16 and 16 bytes; element i is the lower half of byte i less 8, element 16 + i the upper half less 8.
 #define MNNKV_ROWS_F16 1
 #define MNNKV_ROWS_Q8_0 2
 #define MNNKV_ROWS_Q4_0 3
@@ -70,8 +70,8 @@ typedef struct mnnkv_rows {
     float *output;
     uint64_t output_head_stride;  ///< As query_head_stride.
     uint64_t output_row_stride;   ///< As query_row_stride.
-    /// [rows][tokens] in f16, added to logits after the soft cap; finite, or -inf for a token that is hidden from the row, whatever
-    /// the slope. A tile of 64 tokens that is hidden from a row costs that row nothing. NULL = none.
+    /// [rows][tokens] in f16, added to logits after the soft cap; finite, or -inf for a token that is hidden from the row,
+    /// whatever the slope. A tile of 64 tokens that is hidden from a row costs that row nothing. NULL = none.
     const void *mask;
     uint64_t mask_row_stride;     ///< Elements from a row of the mask to the next, tokens or more.
     const float *slopes;          ///< [heads]: the factor of the mask for each query head (ALiBi); finite. NULL = 1.
@@ -99,7 +99,7 @@ mnnkv_status mnnkv_rows_attend(const mnnkv_rows *rows, uint32_t part, uint32_t p
 /// Parameters and failures as mnnkv_rows_attend; the scratch is only read. After a failure no output was written.
 mnnkv_status mnnkv_rows_merge(const mnnkv_rows *rows, uint32_t part, uint32_t parts, const void *scratch, uint64_t scratch_bytes);
 
-// --- State: a state buffer compressed bit for bit ---------------------------------------------------------------
+// --- State: a state buffer compressed bit for bit ----------------------------------------------------------------------------
 //
 // For cached prompts, which are byte buffers. The host describes the tensors inside of the buffer; all other bytes are opaque,
 // and without any description all bytes are. A blob decodes without the description. integrations/llama.cpp/README.md has its

@@ -2,8 +2,8 @@
 //
 // Generated from the other headers and src/ffi/load.h by `make header`; do not edit.
 //
-// This header defines all functions of mnnkv.h. In one C or C++ file of each program or library that calls them, before any
-// other include of this header, and nowhere else:
+// This header defines the functions of all headers of libmnnkv. In one C or C++ file of each program or library that
+// calls them, before any other include of this header, and nowhere else:
 //
 //   #define _GNU_SOURCE  // in C with glibc: before the first include of the file
 //   #define MNNKV_LOAD_IMPLEMENTATION
@@ -16,7 +16,12 @@
 #ifndef MNNKV_LOAD_H
 #define MNNKV_LOAD_H
 
-#include "../mnnkv.h"
+#include "session.h"
+#include "snapshot.h"
+#include "layout.h"
+#include "h2o.h"
+#include "store.h"
+#include "gear.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -171,49 +176,66 @@ static struct mnnkv_functions {
     mnnkv_status (*session_begin)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache, mnnkv_step *step);
     mnnkv_status (*session_end)(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache);
     mnnkv_status (*session_abort)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+    mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts,
+            const mnnkv_cache *cache, const mnnkv_attend *attend);
     mnnkv_status (*session_reset)(mnnkv_session *session, uint32_t layer);
-    mnnkv_status (*session_keep)(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs, size_t n_pairs, mnnkv_cache *cache);
+    mnnkv_status (*session_keep)(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs, size_t n_pairs,
+            mnnkv_cache *cache);
     mnnkv_status (*session_rewritten)(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
     mnnkv_status (*session_lengths)(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
-    mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap, size_t *n_pairs);
-    mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend);
+    mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap,
+            size_t *n_pairs);
+    mnnkv_status (*session_pin)(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on);
     mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
     mnnkv_status (*session_report)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
-    mnnkv_status (*session_block_sums)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums);
-    mnnkv_status (*session_park)(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, mnnkv_parked *parked);
+    mnnkv_status (*session_park)(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache,
+            mnnkv_parked *parked);
     mnnkv_status (*session_interrupt)(const mnnkv_session *session, uint32_t interrupted);
-    mnnkv_status (*session_pin)(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on);
     mnnkv_status (*snapshot_create)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
     mnnkv_status (*snapshot_open)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
     void (*snapshot_destroy)(mnnkv_snapshot *snapshot);
     mnnkv_status (*snapshot_commit)(mnnkv_snapshot *snapshot);
     mnnkv_status (*snapshot_put)(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len);
     mnnkv_status (*snapshot_get)(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
-    mnnkv_status (*snapshot_append)(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written);
+    mnnkv_status (*snapshot_append)(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer,
+            const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written);
     mnnkv_status (*snapshot_load)(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
-    mnnkv_status (*store_create)(const mnnkv_store_config *config, uint32_t abi_version, mnnkv_store **out);
-    void (*store_destroy)(mnnkv_store *store);
-    mnnkv_status (*store_submit)(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, uint64_t *ticket);
-    mnnkv_status (*store_commit)(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value, uint64_t *released_bytes);
-    mnnkv_status (*store_restore)(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value, uint64_t *restored_bytes);
-    mnnkv_status (*store_compacted)(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs);
-    mnnkv_status (*store_stats)(const mnnkv_store *store, mnnkv_store_statistics *statistics);
-    mnnkv_status (*kv_gather)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each);
-    mnnkv_status (*kv_scatter)(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each, uint32_t begin, uint32_t count, void *key, void *value);
+    mnnkv_status (*kv_gather)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count,
+            void *key_out, void *value_out, size_t cap_each);
+    mnnkv_status (*kv_scatter)(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each,
+            uint32_t begin, uint32_t count, void *key, void *value);
     mnnkv_status (*kv_move)(const mnnkv_layout *layout, void *key, void *value, uint32_t src, uint32_t dst, uint32_t count);
-    mnnkv_status (*kv_compact)(const mnnkv_layout *layout, void *key, void *value, uint32_t base, const int32_t *reserve_pairs, size_t n_pairs, uint32_t kv_len, uint32_t *new_len);
+    mnnkv_status (*kv_compact)(const mnnkv_layout *layout, void *key, void *value, uint32_t base, const int32_t *reserve_pairs,
+            size_t n_pairs, uint32_t kv_len, uint32_t *new_len);
     mnnkv_status (*kv_zero)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count);
-    mnnkv_status (*kv_release)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint64_t *bytes);
+    mnnkv_status (*kv_release)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count,
+            uint64_t *bytes);
     mnnkv_status (*kv_appended)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count);
-    mnnkv_status (*kv_changed)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint32_t kv_len);
+    mnnkv_status (*kv_changed)(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count,
+            uint32_t kv_len);
     void (*h2o_config_default)(mnnkv_h2o_config *config);
     mnnkv_status (*h2o_update_scores)(float *scores, size_t n_blocks, const float *block_acc, float alpha, float norm);
-    mnnkv_status (*h2o_plan_reserve)(const float *scores, size_t n_blocks, uint32_t kv_len, const mnnkv_h2o_config *config, int32_t *pairs, size_t pairs_cap, size_t *n_pairs, mnnkv_h2o_plan *plan);
+    mnnkv_status (*h2o_plan_reserve)(const float *scores, size_t n_blocks, uint32_t kv_len, const mnnkv_h2o_config *config,
+            int32_t *pairs, size_t pairs_cap, size_t *n_pairs, mnnkv_h2o_plan *plan);
+    mnnkv_status (*session_block_sums)(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums);
+    mnnkv_status (*store_create)(const mnnkv_store_config *config, uint32_t abi_version, mnnkv_store **out);
+    void (*store_destroy)(mnnkv_store *store);
+    mnnkv_status (*store_submit)(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, const void *key,
+            const void *value, uint32_t begin, uint32_t count, uint64_t *ticket);
+    mnnkv_status (*store_commit)(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value,
+            uint64_t *released_bytes);
+    mnnkv_status (*store_restore)(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value,
+            uint64_t *restored_bytes);
+    mnnkv_status (*store_compacted)(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs);
+    mnnkv_status (*store_stats)(const mnnkv_store *store, mnnkv_store_statistics *statistics);
     size_t (*gear_bound)(size_t src_len, uint32_t dtype);
-    mnnkv_status (*encode_gear)(const void *src, size_t src_len, uint32_t dtype, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
-    mnnkv_status (*encode_fp16_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*encode_gear)(const void *src, size_t src_len, uint32_t dtype, const mnnkv_gear_options *options, void *dst,
+            size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*encode_fp16_gear)(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst,
+            size_t dst_cap, size_t *dst_len);
     void (*thread_trim)(void);
-    mnnkv_status (*decode_gear)(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len);
+    mnnkv_status (*decode_gear)(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst,
+            size_t dst_cap, size_t *dst_len);
 } mnnkv_loaded;
 
 static const char *const mnnkv_load_names[] = {
@@ -228,18 +250,17 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_begin",
     "mnnkv_session_end",
     "mnnkv_session_abort",
+    "mnnkv_session_attend",
     "mnnkv_session_reset",
     "mnnkv_session_keep",
     "mnnkv_session_rewritten",
     "mnnkv_session_lengths",
     "mnnkv_session_positions",
-    "mnnkv_session_attend",
+    "mnnkv_session_pin",
     "mnnkv_session_trim",
     "mnnkv_session_report",
-    "mnnkv_session_block_sums",
     "mnnkv_session_park",
     "mnnkv_session_interrupt",
-    "mnnkv_session_pin",
     "mnnkv_snapshot_create",
     "mnnkv_snapshot_open",
     "mnnkv_snapshot_destroy",
@@ -248,13 +269,6 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_snapshot_get",
     "mnnkv_snapshot_append",
     "mnnkv_snapshot_load",
-    "mnnkv_store_create",
-    "mnnkv_store_destroy",
-    "mnnkv_store_submit",
-    "mnnkv_store_commit",
-    "mnnkv_store_restore",
-    "mnnkv_store_compacted",
-    "mnnkv_store_stats",
     "mnnkv_kv_gather",
     "mnnkv_kv_scatter",
     "mnnkv_kv_move",
@@ -266,6 +280,14 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_h2o_config_default",
     "mnnkv_h2o_update_scores",
     "mnnkv_h2o_plan_reserve",
+    "mnnkv_session_block_sums",
+    "mnnkv_store_create",
+    "mnnkv_store_destroy",
+    "mnnkv_store_submit",
+    "mnnkv_store_commit",
+    "mnnkv_store_restore",
+    "mnnkv_store_compacted",
+    "mnnkv_store_stats",
     "mnnkv_gear_bound",
     "mnnkv_encode_gear",
     "mnnkv_encode_fp16_gear",
@@ -311,7 +333,8 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint3
     return mnnkv_loaded.session_begin ? mnnkv_loaded.session_begin(session, layer, cache, step) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_end(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache) {
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_end(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries,
+            mnnkv_cache *cache) {
     return mnnkv_loaded.session_end ? mnnkv_loaded.session_end(session, layer, heads, queries, cache) : MNNKV_UNSUPPORTED;
 }
 
@@ -319,28 +342,39 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint3
     return mnnkv_loaded.session_abort ? mnnkv_loaded.session_abort(session, layer, cache) : MNNKV_UNSUPPORTED;
 }
 
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts,
+            const mnnkv_cache *cache, const mnnkv_attend *attend) {
+    return mnnkv_loaded.session_attend ? mnnkv_loaded.session_attend(session, layer, part, parts, cache,
+            attend) : MNNKV_UNSUPPORTED;
+}
+
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer) {
     return mnnkv_loaded.session_reset ? mnnkv_loaded.session_reset(session, layer) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_keep(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs, size_t n_pairs, mnnkv_cache *cache) {
-    return mnnkv_loaded.session_keep ? mnnkv_loaded.session_keep(session, layer, logical_pairs, n_pairs, cache) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_keep(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs,
+            size_t n_pairs, mnnkv_cache *cache) {
+    return mnnkv_loaded.session_keep ? mnnkv_loaded.session_keep(session, layer, logical_pairs, n_pairs,
+            cache) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count) {
     return mnnkv_loaded.session_rewritten ? mnnkv_loaded.session_rewritten(session, layer, begin, count) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical) {
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical,
+            uint32_t *physical) {
     return mnnkv_loaded.session_lengths ? mnnkv_loaded.session_lengths(session, layer, logical, physical) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_positions(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap, size_t *n_pairs) {
-    return mnnkv_loaded.session_positions ? mnnkv_loaded.session_positions(session, layer, pairs, pairs_cap, n_pairs) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_positions(const mnnkv_session *session, uint32_t layer, int32_t *pairs,
+            size_t pairs_cap, size_t *n_pairs) {
+    return mnnkv_loaded.session_positions ? mnnkv_loaded.session_positions(session, layer, pairs, pairs_cap,
+            n_pairs) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts, const mnnkv_cache *cache, const mnnkv_attend *attend) {
-    return mnnkv_loaded.session_attend ? mnnkv_loaded.session_attend(session, layer, part, parts, cache, attend) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_pin(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on) {
+    return mnnkv_loaded.session_pin ? mnnkv_loaded.session_pin(session, first, count, on) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_trim(mnnkv_session *session, uint64_t bytes, uint64_t *in_use) {
@@ -351,20 +385,13 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_report(const mnnkv_session *session
     return mnnkv_loaded.session_report ? mnnkv_loaded.session_report(session, text, cap, len) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_block_sums(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_block_sums *sums) {
-    return mnnkv_loaded.session_block_sums ? mnnkv_loaded.session_block_sums(session, layer, lane, sums) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_park(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, mnnkv_parked *parked) {
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_park(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options,
+            mnnkv_cache *cache, mnnkv_parked *parked) {
     return mnnkv_loaded.session_park ? mnnkv_loaded.session_park(session, layer, options, cache, parked) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_interrupt(const mnnkv_session *session, uint32_t interrupted) {
     return mnnkv_loaded.session_interrupt ? mnnkv_loaded.session_interrupt(session, interrupted) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_pin(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on) {
-    return mnnkv_loaded.session_pin ? mnnkv_loaded.session_pin(session, first, count, on) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_snapshot **out) {
@@ -389,16 +416,84 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot, cons
     return mnnkv_loaded.snapshot_put ? mnnkv_loaded.snapshot_put(snapshot, name, bytes, len) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len) {
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap,
+            size_t *len) {
     return mnnkv_loaded.snapshot_get ? mnnkv_loaded.snapshot_get(snapshot, name, out, cap, len) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written) {
-    return mnnkv_loaded.snapshot_append ? mnnkv_loaded.snapshot_append(snapshot, session, layer, options, cache, written) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer,
+            const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written) {
+    return mnnkv_loaded.snapshot_append ? mnnkv_loaded.snapshot_append(snapshot, session, layer, options, cache,
+            written) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer) {
     return mnnkv_loaded.snapshot_load ? mnnkv_loaded.snapshot_load(snapshot, session, layer) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin,
+            uint32_t count, void *key_out, void *value_out, size_t cap_each) {
+    return mnnkv_loaded.kv_gather ? mnnkv_loaded.kv_gather(layout, key, value, begin, count, key_out, value_out,
+            cap_each) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_scatter(const mnnkv_layout *layout, const void *key_in, const void *value_in,
+            size_t len_each, uint32_t begin, uint32_t count, void *key, void *value) {
+    return mnnkv_loaded.kv_scatter ? mnnkv_loaded.kv_scatter(layout, key_in, value_in, len_each, begin, count, key,
+            value) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_move(const mnnkv_layout *layout, void *key, void *value, uint32_t src, uint32_t dst,
+            uint32_t count) {
+    return mnnkv_loaded.kv_move ? mnnkv_loaded.kv_move(layout, key, value, src, dst, count) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_compact(const mnnkv_layout *layout, void *key, void *value, uint32_t base,
+            const int32_t *reserve_pairs, size_t n_pairs, uint32_t kv_len, uint32_t *new_len) {
+    return mnnkv_loaded.kv_compact ? mnnkv_loaded.kv_compact(layout, key, value, base, reserve_pairs, n_pairs, kv_len,
+            new_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_zero(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count) {
+    return mnnkv_loaded.kv_zero ? mnnkv_loaded.kv_zero(layout, key, value, begin, count) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_release(const mnnkv_layout *layout, void *key, void *value, uint32_t begin,
+            uint32_t count, uint64_t *bytes) {
+    return mnnkv_loaded.kv_release ? mnnkv_loaded.kv_release(layout, key, value, begin, count, bytes) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_appended(const mnnkv_layout *layout, void *key, void *value, uint32_t begin,
+            uint32_t count) {
+    return mnnkv_loaded.kv_appended ? mnnkv_loaded.kv_appended(layout, key, value, begin, count) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout, void *key, void *value, uint32_t begin,
+            uint32_t count, uint32_t kv_len) {
+    return mnnkv_loaded.kv_changed ? mnnkv_loaded.kv_changed(layout, key, value, begin, count, kv_len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN void mnnkv_h2o_config_default(mnnkv_h2o_config *config) {
+    if (mnnkv_loaded.h2o_config_default) {
+        mnnkv_loaded.h2o_config_default(config);
+    }
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_h2o_update_scores(float *scores, size_t n_blocks, const float *block_acc, float alpha,
+            float norm) {
+    return mnnkv_loaded.h2o_update_scores ? mnnkv_loaded.h2o_update_scores(scores, n_blocks, block_acc, alpha,
+            norm) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_h2o_plan_reserve(const float *scores, size_t n_blocks, uint32_t kv_len,
+            const mnnkv_h2o_config *config, int32_t *pairs, size_t pairs_cap, size_t *n_pairs, mnnkv_h2o_plan *plan) {
+    return mnnkv_loaded.h2o_plan_reserve ? mnnkv_loaded.h2o_plan_reserve(scores, n_blocks, kv_len, config, pairs, pairs_cap,
+            n_pairs, plan) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_block_sums(mnnkv_session *session, uint32_t layer, uint32_t lane,
+            const mnnkv_block_sums *sums) {
+    return mnnkv_loaded.session_block_sums ? mnnkv_loaded.session_block_sums(session, layer, lane, sums) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_create(const mnnkv_store_config *config, uint32_t abi_version, mnnkv_store **out) {
@@ -411,19 +506,26 @@ MNNKV_LOAD_HIDDEN void mnnkv_store_destroy(mnnkv_store *store) {
     }
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_submit(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, uint64_t *ticket) {
-    return mnnkv_loaded.store_submit ? mnnkv_loaded.store_submit(store, layer, layout, key, value, begin, count, ticket) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_submit(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout,
+            const void *key, const void *value, uint32_t begin, uint32_t count, uint64_t *ticket) {
+    return mnnkv_loaded.store_submit ? mnnkv_loaded.store_submit(store, layer, layout, key, value, begin, count,
+            ticket) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_commit(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value, uint64_t *released_bytes) {
-    return mnnkv_loaded.store_commit ? mnnkv_loaded.store_commit(store, layer, layout, key, value, released_bytes) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_commit(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key,
+            void *value, uint64_t *released_bytes) {
+    return mnnkv_loaded.store_commit ? mnnkv_loaded.store_commit(store, layer, layout, key, value,
+            released_bytes) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_restore(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value, uint64_t *restored_bytes) {
-    return mnnkv_loaded.store_restore ? mnnkv_loaded.store_restore(store, layer, layout, key, value, restored_bytes) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_restore(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key,
+            void *value, uint64_t *restored_bytes) {
+    return mnnkv_loaded.store_restore ? mnnkv_loaded.store_restore(store, layer, layout, key, value,
+            restored_bytes) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_compacted(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs) {
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_compacted(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs,
+            size_t n_pairs) {
     return mnnkv_loaded.store_compacted ? mnnkv_loaded.store_compacted(store, layer, reserve_pairs, n_pairs) : MNNKV_UNSUPPORTED;
 }
 
@@ -431,62 +533,20 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_store_stats(const mnnkv_store *store, mnnkv
     return mnnkv_loaded.store_stats ? mnnkv_loaded.store_stats(store, statistics) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count, void *key_out, void *value_out, size_t cap_each) {
-    return mnnkv_loaded.kv_gather ? mnnkv_loaded.kv_gather(layout, key, value, begin, count, key_out, value_out, cap_each) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_scatter(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each, uint32_t begin, uint32_t count, void *key, void *value) {
-    return mnnkv_loaded.kv_scatter ? mnnkv_loaded.kv_scatter(layout, key_in, value_in, len_each, begin, count, key, value) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_move(const mnnkv_layout *layout, void *key, void *value, uint32_t src, uint32_t dst, uint32_t count) {
-    return mnnkv_loaded.kv_move ? mnnkv_loaded.kv_move(layout, key, value, src, dst, count) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_compact(const mnnkv_layout *layout, void *key, void *value, uint32_t base, const int32_t *reserve_pairs, size_t n_pairs, uint32_t kv_len, uint32_t *new_len) {
-    return mnnkv_loaded.kv_compact ? mnnkv_loaded.kv_compact(layout, key, value, base, reserve_pairs, n_pairs, kv_len, new_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_zero(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count) {
-    return mnnkv_loaded.kv_zero ? mnnkv_loaded.kv_zero(layout, key, value, begin, count) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_release(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint64_t *bytes) {
-    return mnnkv_loaded.kv_release ? mnnkv_loaded.kv_release(layout, key, value, begin, count, bytes) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_appended(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count) {
-    return mnnkv_loaded.kv_appended ? mnnkv_loaded.kv_appended(layout, key, value, begin, count) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count, uint32_t kv_len) {
-    return mnnkv_loaded.kv_changed ? mnnkv_loaded.kv_changed(layout, key, value, begin, count, kv_len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN void mnnkv_h2o_config_default(mnnkv_h2o_config *config) {
-    if (mnnkv_loaded.h2o_config_default) {
-        mnnkv_loaded.h2o_config_default(config);
-    }
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_h2o_update_scores(float *scores, size_t n_blocks, const float *block_acc, float alpha, float norm) {
-    return mnnkv_loaded.h2o_update_scores ? mnnkv_loaded.h2o_update_scores(scores, n_blocks, block_acc, alpha, norm) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_h2o_plan_reserve(const float *scores, size_t n_blocks, uint32_t kv_len, const mnnkv_h2o_config *config, int32_t *pairs, size_t pairs_cap, size_t *n_pairs, mnnkv_h2o_plan *plan) {
-    return mnnkv_loaded.h2o_plan_reserve ? mnnkv_loaded.h2o_plan_reserve(scores, n_blocks, kv_len, config, pairs, pairs_cap, n_pairs, plan) : MNNKV_UNSUPPORTED;
-}
-
 MNNKV_LOAD_HIDDEN size_t mnnkv_gear_bound(size_t src_len, uint32_t dtype) {
     return mnnkv_loaded.gear_bound ? mnnkv_loaded.gear_bound(src_len, dtype) : 0;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_gear(const void *src, size_t src_len, uint32_t dtype, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.encode_gear ? mnnkv_loaded.encode_gear(src, src_len, dtype, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_gear(const void *src, size_t src_len, uint32_t dtype,
+            const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.encode_gear ? mnnkv_loaded.encode_gear(src, src_len, dtype, options, dst, dst_cap,
+            dst_len) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_fp16_gear(const void *src, size_t src_len, const mnnkv_gear_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.encode_fp16_gear ? mnnkv_loaded.encode_fp16_gear(src, src_len, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_encode_fp16_gear(const void *src, size_t src_len, const mnnkv_gear_options *options,
+            void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.encode_fp16_gear ? mnnkv_loaded.encode_fp16_gear(src, src_len, options, dst, dst_cap,
+            dst_len) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN void mnnkv_thread_trim(void) {
@@ -495,8 +555,10 @@ MNNKV_LOAD_HIDDEN void mnnkv_thread_trim(void) {
     }
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_gear(const void *src, size_t src_len, uint32_t dtype, const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
-    return mnnkv_loaded.decode_gear ? mnnkv_loaded.decode_gear(src, src_len, dtype, options, dst, dst_cap, dst_len) : MNNKV_UNSUPPORTED;
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_decode_gear(const void *src, size_t src_len, uint32_t dtype,
+            const mnnkv_decode_options *options, void *dst, size_t dst_cap, size_t *dst_len) {
+    return mnnkv_loaded.decode_gear ? mnnkv_loaded.decode_gear(src, src_len, dtype, options, dst, dst_cap,
+            dst_len) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {

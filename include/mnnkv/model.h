@@ -1,5 +1,5 @@
 // mnnkv/model.h: files that come with a model. The functions are those of libmnnkv_model, a library beside libmnnkv: CMake's
-// target mnnkv::model, pkg-config's mnnkv_model; a build with MNNKV_MODEL=OFF has none. mnnkv.h has the conventions.
+// target mnnkv::model, pkg-config's mnnkv_model; a build with MNNKV_MODEL=OFF has none. session.h has the conventions.
 // Neither library needs the other; mnnkv_model_last_error has the text of a failure here.
 //
 //   mnnkv/model/base.h         mnnkv_model_last_error

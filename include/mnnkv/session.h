@@ -1,44 +1,73 @@
-// mnnkv/session.h: all of a model's KV caches, compressed as a JSON config says.
+// mnnkv/session.h: all that a host needs: a model's KV caches, compressed as a JSON config says.
 //
-// Generated from src/ffi/session by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/session by `make header`; do not edit.
 
 #ifndef MNNKV_SESSION_H
 #define MNNKV_SESSION_H
 
-#include "base.h"
+#include "../mnnkv.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// --- Session: the handle ----------------------------------------------------------------------------------------
+// --- Session -----------------------------------------------------------------------------------------------------------------
 //
-// A session quantises tokens (attend.h), evicts them (H2O), or stores them without loss. Per layer and step a host calls
+// A session compresses the KV caches of one chat, as a JSON config says. docs/config.md lists the keys. The main ones are
 //
-//   mnnkv_session_begin     restores stored tokens, applies the planned eviction, updates cache->kv_len
-//   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//   ...                     only with kv_h2o_enable: sums its softmax values by block, and hands them over (scores.h)
-//   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
+//   {"kv_memory_mb": 64}     a budget: the caches take at most 64 MB
+//   {"kv_quant": "k8v4"}     every token stays, K in 8 bits and V in 4
 //
-// Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The
-// physical position is the slot in the cache. Evictions make them differ, in each layer for itself. The host counts
-// logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
+// Example: a step of one layer, with options.attends = 1. append and attention are your own code.
 //
-// Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
-// need mnnkv_session_rewritten before end. From end to the next begin or keep stored tokens read
-// as zero, and the cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache
-// to another buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the
-// system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never
-// passed, and options.layers should not count them: a budget keeps a share for each layer that it counts.
+//   static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, const mnnkv_attend* attend) {
+//       mnnkv_step step = {0};
+//       step.struct_size = sizeof step;
+//       mnnkv_status status = mnnkv_session_begin(session, layer, cache, &step);
+//       if (status != MNNKV_OK) return status;
+//       append(cache, attend->rows);  // writes K and V of the new tokens from cache->kv_len on
+//       cache->kv_len += attend->rows;
+//       status = step.attends ? mnnkv_session_attend(session, layer, 0, 1, cache, attend)  // with threads: a part on each
+//                             : attention(cache, attend);                                  // the cache has all tokens
+//       if (status == MNNKV_OK) status = mnnkv_session_end(session, layer, attend->heads, attend->rows, cache);
+//       if (status == MNNKV_OK) return MNNKV_OK;
+//       cache->kv_len = step.kv_len;
+//       mnnkv_session_abort(session, layer, cache);
+//       return status;
+//   }
 //
-// Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-// mnnkv_session_trim (memory.h), and mnnkv_session_block_sums: one thread per lane, and none while another non-const
-// call runs.
-// Functions with a const session run on any thread; they block while another call runs, but mnnkv_session_attend and
-// _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only destroy waits for them, and begin when
-// a token that it must restore is being decoded.
+// Conventions of all headers:
+// - A function that can fail returns a mnnkv_status, and lists its failures as `STATUS: if <condition>`. Any function may also
+//   return OUT_OF_MEMORY, INTERNAL and, for a breach of this list, INVALID_ARGUMENT. mnnkv_last_error has the text.
+// - Outputs are written only on success. But BUFFER_TOO_SMALL writes the size that is needed, and decoders that fail may write.
+// - A pointer with length 0 may be NULL, others only where a comment says so. Structs must be aligned to 4 bytes and numbers to
+//   their size; bytes and words need no alignment. A buffer that a call writes must not overlap its other buffers.
+// - Structs begin with struct_size. Fill an input struct with zeros, set struct_size to its sizeof, then the fields that you
+//   need: 0 is the default where it would make no sense as a value. Set struct_size of output structs, too. Options may be NULL.
+// - Sizes are bytes where no unit is named. Arrays are dense and row-major: [head][token][dim] has dim innermost.
+// - Texts are UTF-8. Input texts end with a zero unless their length is passed. Output texts (text, cap, len) have a terminating
+//   zero, which *len counts. A call with NULL and 0 returns BUFFER_TOO_SMALL and the size.
+// - The library keeps no pointer after a call, never calls back and never throws. mnnkv_snapshot_io is the exception.
+// - A function that makes a handle takes MNNKV_ABI_VERSION, returns UNSUPPORTED for another, and writes the handle to *out. Free
+//   it once with its _destroy function, which takes NULL, too, and works after INTERNAL. Nothing else must be freed.
+// - Calls with a const handle may overlap others with a const handle. A call with a non-const handle, _destroy included, must not
+//   overlap any call on the handle. Comments name exceptions. Functions without a handle run on any thread.
+// - Only a call that is passed a cache touches it, and may return its pages to the system. Between calls you may move or free it.
+// - mnnkv_session_create takes up to 256 KB of the stack, other functions 128 KB. After fork the child may only destroy handles.
+//
+// Rules of a session:
+// - Positions. The logical position of a token counts from the last reset of its layer: RoPE needs it, and you count it yourself.
+//   The physical position is its slot in the cache. Tokens that leave the cache make them differ, in each layer for itself. Take
+//   physical lengths from mnnkv_cache::kv_len.
+// - Cache. Between begin and end you may read tokens below kv_len and append new ones (V INT8: then call mnnkv_kv_appended).
+//   After writes to older tokens call mnnkv_session_rewritten before end. From end to the next begin or keep, stored and parked
+//   tokens read as zero, and only mnnkv_session_rewritten allows writes. You may copy the whole cache elsewhere at any time; the
+//   copy takes memory for stored tokens until the next end. Only private anonymous memory (malloc's) returns to the system.
+// - Threads. Several layers may be open at once. mnnkv_session_trim may overlap any call but destroy; h2o.h has another
+//   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend and _interrupt do not.
+//   Workers, shared by the sessions of a process, sleep when idle. Destroy waits for them, and begin for tokens in their hands.
 
-/// The caches of one chat (one sequence) of one model, and the state of their compression. A batch needs a session for each.
+/// The caches of one chat (one sequence) of one model. A batch needs a session for each.
 typedef struct mnnkv_session mnnkv_session;
 
 /// The arguments of mnnkv_session_create.
@@ -51,108 +80,178 @@ typedef struct mnnkv_session_options {
     size_t config_len;          ///< Bytes of config_json, which needs no terminating zero.
     const char *defaults_json;  ///< Your defaults for keys that config_json lacks; NULL = {}. They cause no warnings.
     size_t defaults_len;        ///< Bytes of defaults_json, likewise.
-    /// 1 = you call mnnkv_session_attend where mnnkv_step::attends is 1. With 0, kv_quant and a budget have no effect, and a
-    /// warning says so.
-    uint32_t attends;
+    uint32_t attends;           ///< 1 = you call mnnkv_session_attend where a step says so. 0 = no kv_quant and no budget.
     uint32_t reserved;          ///< Must be 0.
 } mnnkv_session_options;
 
-/// Makes a session. The JSON texts need no terminating zero.
+/// Makes a session.
 /// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
 /// OUT_OF_MEMORY: if memory is refused, or a thread for compression cannot be started
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 
-/// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost.
+/// Frees a session, and all tokens that are not in a cache. Waits for jobs of its workers that have begun.
 void mnnkv_session_destroy(mnnkv_session *session);
 
-// --- Session: the steps of a layer ------------------------------------------------------------------------------
+// --- Steps of a layer --------------------------------------------------------------------------------------------------------
 
 /// The step of a layer that mnnkv_session_begin has opened.
 typedef struct mnnkv_step {
     uint32_t struct_size;   ///< sizeof(mnnkv_step)
     uint32_t rows;          ///< In: rows that each query head attends with; 0 if you do not know. The other fields are out.
     uint32_t kv_len;        ///< Tokens in the cache, as cache->kv_len: append after them.
-    /// 1 = call mnnkv_session_attend in place of your attention. 0 = attend yourself: the cache has all tokens of the layer. After
-    /// a begin without buffers it may be 1 for a cache that you quantise: attend to it yourself.
-    uint32_t attends;
+    uint32_t attends;       ///< 1 = call mnnkv_session_attend in place of your attention. 0 = the cache has all tokens.
     uint32_t scored_rows;   ///< The last rows of each query head whose attention you sum and hand over (h2o.h); 0 = none.
     uint32_t block_tokens;  ///< Tokens of a block of these sums; 0 where no step of the layer is scored.
     uint32_t warnings;      ///< Changes when the session warns of something new: read mnnkv_session_report then.
 } mnnkv_step;
 
-/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
-/// the last end planned: kept tokens move together, and the pages after them are released.
-/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With 0 layout, key
-/// and value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
-/// step: rows are read, the other fields written. NULL is for hosts that always attend themselves and hand over no sums.
-/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too small
-/// for the model (memory.h)
-/// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
-///
-/// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
+/// Opens a step, before you append. Restores stored tokens bit for bit, and takes out of the cache what is quantised or evicted.
+/// The tokens that stay move together, and the pages after them return to the system.
+/// cache->kv_len: in, what the last end or keep left; 0 after create and reset. Out, the new length. With 0, layout, key and
+/// value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
+/// step: NULL if you always attend yourself, and hand over no sums. If you quantise the cache, always attend yourself.
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too
+/// small for the model: the text has the least that would do
+/// CORRUPT, IO: if a stored token does not decode, or its file cannot be read
+/// After a failure the layer is not open, and stored tokens must not be read. You may repeat the call.
 mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache, mnnkv_step *step);
 
-/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, encodes cold tokens where there are no workers,
-/// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
-/// metric counts the failure.
-/// heads: query heads (not KV heads); read only where rows are scored. queries: rows of the step in each head, all of
-/// which have attended where the session attends; 0 closes a step without attention, which drops block sums and is not counted.
-/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. All
-/// heads and rows that are scored must have handed over their sums, or none: then scores do not change.
-/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
-/// INVALID_ARGUMENT: if kv_len is below that of begin, above max_tokens, or not the one that the step has attended with
-/// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
-///
-/// After a failure the layer is still open and unchanged, for a corrected end or abort.
+/// Closes a step, after attention. Plans the next eviction, and stores cold tokens; where that fails they stay raw.
+/// heads: query heads, not KV heads; read only where rows are scored (h2o.h).
+/// queries: rows of the step in each head. 0 closes a step without attention, which drops block sums and is not counted.
+/// cache->kv_len: tokens in the cache now; those after the length of begin are new. Layout and buffers are required.
+/// INVALID_ARGUMENT: if layer is out of range or not open; heads, head_dim or a dtype of the cache changed; kv_len is below that
+/// of begin, above max_tokens, or not that of the attention; other than `queries` rows have attended; or sums are missing (h2o.h)
+/// After a failure the layer is open and unchanged: correct the call, or abort.
 mnnkv_status mnnkv_session_end(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache);
 
-/// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and block
-/// sums. The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums after kv_len.
-/// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
+/// Closes a step that failed, in place of end. Drops the tokens appended since begin, and block sums; what begin did stays.
+/// cache->kv_len: the length that begin left. With 0, layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
 mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
 
-// --- Session: history and positions -----------------------------------------------------------------------------
+// --- Attention ---------------------------------------------------------------------------------------------------------------
+//
+// With a budget or kv_quant, tokens leave the cache in begin, in blocks of 64 with K in 8 bits and V in 4. The first
+// kv_quant_sink_tokens and the newest 25 to 95 stay raw in the cache. mnnkv_session_attend reads both, in place of your
+// attention. docs/config.md (K in 8 bits and V in 4) has the rounding, and which blocks stay raw.
+//
+// - After begin your buffers need room for kv_quant_sink_tokens, 95, the tokens of the step, and blocks that stay raw.
+// - K of a raw token that a row attends to must be finite, or the call is refused. V of all raw tokens must be finite, also of
+//   those that a row does not attend to, or its output may be NaN.
+// - Slopes (ALiBi), and a V of another width than K, are not supported.
+
+/// The attention of a step of a layer.
+typedef struct mnnkv_attend {
+    uint32_t struct_size;         ///< sizeof(mnnkv_attend)
+    uint32_t dtype;               ///< MNNKV_DTYPE_F16, BF16 or F32: of queries and output.
+    uint32_t heads;               ///< Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
+    uint32_t rows;                ///< Rows of each head, of the last `rows` tokens: row r is of the (rows - r)th from the end.
+    uint32_t head_dim;            ///< Elements of a row, as the layout's; layers stay raw where it is no multiple of 8 up to 512.
+    float scale;                  ///< The factor of a logit, not negative; 0 = 1 / sqrt(head_dim).
+    const void *queries;          ///< Queries after their rotation (RoPE). Keys must be cached after theirs, too.
+    uint64_t query_head_stride;   ///< Bytes from a head to the next. Both strides 0 = [rows][heads][head_dim].
+    uint64_t query_row_stride;    ///< Bytes from a row to the next.
+    void *output;                 ///< Written; a row that attends to nothing is 0. Rows must not overlap.
+    uint64_t output_head_stride;  ///< As query_head_stride.
+    uint64_t output_row_stride;   ///< As query_row_stride.
+    uint32_t causal;              ///< 1 = a row attends up to its own token (if rows > 1, these tokens must be raw); 0 = to all.
+    uint32_t window;              ///< A row does not attend to tokens that are `window` or more before its own; 0 = no bound.
+    float soft_cap;               ///< Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
+    uint32_t mask_tokens;         ///< Columns of mask: the newest tokens of the chat, at most all. Older ones have the addend 0.
+    const float *mask;            ///< [rows][mask_tokens], added to logits after the soft cap; finite or -inf. NULL = none.
+    uint64_t mask_row_stride;     ///< Floats from a row of the mask to the next; 0 = mask_tokens.
+    const float *sinks;           ///< [heads]: attention sinks, finite logits that join the softmax without a V. NULL = none.
+} mnnkv_attend;
+
+/// Runs part `part` of the `parts` (1 to 64) of the attention of an open step. Call each part once, on any thread and in any
+/// order; none waits for another. The output is complete when all have returned. Then you may append further tokens of the step,
+/// and call all parts again for their rows. The rows of all such rounds add up to `queries` of end.
+/// cache->kv_len: raw tokens now; those of the step are the last. The buffers are only read.
+/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length of begin or above
+/// max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap the output;
+/// the token of one of several causal rows is quantised; a query is not finite, or above 1e26 times scale; a logit overflows; K
+/// of a raw token is not finite; the mask has a NaN or +inf; or a part comes twice, or differs from the first in parts, rows,
+/// heads or kv_len (other fields must be the same, too)
+/// UNSUPPORTED: if you quantise the cache yourself, or dtype is none of the three
+/// After a failure you may call the part again.
+mnnkv_status mnnkv_session_attend(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts,
+                                  const mnnkv_cache *cache, const mnnkv_attend *attend);
+
+// --- History -----------------------------------------------------------------------------------------------------------------
 
 /// Every layer, where a function takes one or all.
 #define MNNKV_ALL_LAYERS UINT32_MAX
 
-/// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
-/// cache was cleared. Metrics continue.
+/// Forgets the tokens and pins of a layer, or of all with MNNKV_ALL_LAYERS, open or not: you have cleared the cache.
 /// INVALID_ARGUMENT: if layer is out of range
-/// BUSY: if a thread attends, or hands over sums
+/// BUSY: if a thread attends, or hands over sums; keep and begin likewise
 mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 
-/// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
-/// together, and cache->kv_len becomes the new physical length. Call it for each layer that has tokens.
+/// Keeps only the tokens at given logical positions, between steps (rollback, erase). Call it for each layer with tokens. They
+/// move together, and cache->kv_len becomes the new length. Positions count anew from 0, evicted tokens included. Rotations stay.
 /// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
-/// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
-/// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
-/// pending eviction is planned anew. With kv_len 0 layout, key and value may be NULL: a layer whose tokens are all quantised
-/// (attend.h) may have no buffers. K INT8: a chat that has tokens must not be left without one in its cache.
+/// cache: with kv_len 0, layout, key and value may be NULL. K INT8: a chat that has tokens must keep one in its cache.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
 mnnkv_status mnnkv_session_keep(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs, size_t n_pairs,
                                 mnnkv_cache *cache);
 
-/// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift). Discards
-/// their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between begin and
-/// end. Between end and begin stored tokens read as zero, so that the host must have written K and V completely.
-/// INVALID_ARGUMENT: if layer is out of range, a token is past the length that begin, end or keep left, or the layer has quantised
-/// tokens
-/// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
+/// Says that you have written tokens begin .. begin + count of the cache in place (K-shift), by physical position. Call it right
+/// after the writes. Between end and begin you must have written K and V completely, since stored tokens read as zero.
+/// INVALID_ARGUMENT: if layer is out of range, a token is past the length that begin, end or keep left, or the layer has
+/// quantised tokens, whose keys keep their rotation
+/// OUT_OF_MEMORY: if memory is refused. Repeat the call before any other call of the layer
 mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
 
-/// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
+/// Returns the logical and the physical length of a layer; of an open layer those that begin left.
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
 
-/// Returns the logical positions of the tokens in a layer's cache, in physical order; of an open layer, as begin left
-/// them. Quantised tokens (attend.h) are not in it; stored ones are.
-/// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending.
+/// Returns the logical positions of the tokens in a layer's cache, in physical order: stored ones, too, but not quantised ones.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch; of an open layer as begin left them.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 mnnkv_status mnnkv_session_positions(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap,
                                      size_t *n_pairs);
+
+/// Pins (on = 1) or unpins (0) the tokens at logical positions first .. first + count, also future ones, in all layers, open or
+/// not. They and their blocks are never evicted or dropped. Pins follow their tokens through keep and chat files.
+/// INVALID_ARGUMENT: if first + count is above 2^31 - 1, or on is not 0 or 1; nothing has changed
+mnnkv_status mnnkv_session_pin(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on);
+
+// --- Budget ------------------------------------------------------------------------------------------------------------------
+//
+// {"kv_memory_mb": 64} bounds the raw tokens in your buffers, blocks and working memory to 64 MB (10^6 bytes) after every step. A
+// layer that needs more than its share goes to the next of these states (docs/config.md, Budget):
+//
+//   raw         all tokens are in the cache, and you attend. They take at most half of the budget
+//   quantised   K has 8 bits and V 4, but for the first and the newest tokens
+//   file        blocks with the least attention are in kv_memory_file. A step reads those that an estimate ranks highest
+//   dropping    without a file, or once it is full, such blocks are dropped. No step attends to their tokens again
+//
+// - A step in which working memory grows may exceed the budget until the next one, and a step of more than 16 tokens by its raw
+//   tokens until the next begin of the layer: if you pause after a prompt, call begin and end without tokens.
+// - Pinned tokens, and blocks that 8 and 4 bits do not fit, may exceed it; a warning says so. First and newest ones stay.
+// - kv_memory_file belongs to one session, which removes it. It is not encrypted. Begin, end and trim write it on your thread.
+
+/// Sets the budget to `bytes` from now on, or to the least of the model if that is more, when the system is short of memory.
+/// Blocks go to the file or are dropped until it holds. Open layers, and raw tokens that take more, follow in their next begin.
+/// With more bytes, blocks of the file come back as they are used. Any thread. It waits for other calls, also for a park or a
+/// save, but not for attention, and writes the file: do not call it on a thread that must not wait.
+/// in_use: bytes in use afterwards; may be NULL.
+/// INVALID_ARGUMENT: if the config sets no budget
+mnnkv_status mnnkv_session_trim(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
+
+// --- Report ------------------------------------------------------------------------------------------------------------------
+
+/// Writes one JSON object that says what the session does (docs/report.md). Any thread. It may grow between two calls.
+///
+///   {"does": "layers 2 to 29: one token in 3.5 stays, ...",   // the effect of the config, one line for a log
+///    "warnings": ["...", ...],                                // keys without effect, a failed file, tokens that were dropped
+///    "h2o_lossy_ratio": 3.4, ...,                             // totals of all layers since create
+///    "memory": {"state": "quantised", ...},                   // with a budget: bytes and counts
+///    "layers": [{"layer": 2, ...}, ...]}                      // the totals of each layer
+mnnkv_status mnnkv_session_report(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 #ifdef __cplusplus
 }  // extern "C"

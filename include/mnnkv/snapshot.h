@@ -1,17 +1,70 @@
-// mnnkv/snapshot.h: the file of a chat, saved step by step.
+// mnnkv/snapshot.h: layers that are parked between turns, and the file of a chat.
 //
-// Generated from src/ffi/snapshot by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/snapshot by `make header`; do not edit. mnnkv/session.h has the conventions.
 
 #ifndef MNNKV_SNAPSHOT_H
 #define MNNKV_SNAPSHOT_H
 
-#include "park.h"
+#include "session.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// --- Snapshot: bytes of the host --------------------------------------------------------------------------------
+// --- Parking: a layer's memory while no step is due --------------------------------------------------------------------------
+//
+// mnnkv_session_park compresses all tokens of a layer, smaller and more slowly than the store does, and returns the
+// memory of its buffers to the system. The next mnnkv_session_begin of the layer writes them back bit for bit, on all
+// cores. Every config can be parked, {} included. Eviction, edits and positions work on parked layers as on others. A host
+// parks each layer after a turn:
+//
+//   for (layer = 0; layer < layers && status == MNNKV_OK; ++layer)
+//       status = mnnkv_session_park(session, layer, &options, &caches[layer], &parked);
+//
+// A message that arrives meanwhile must not wait: another thread calls mnnkv_session_interrupt, the loop ends with
+// MNNKV_BUSY, and begin, which ends the interruption, writes the parked layers back. After park the buffers of a
+// floating-point cache may be freed: the next mnnkv_session_begin or _keep must get buffers with room for the tokens. Those
+// of a quantised cache must stay, or be copied as a whole. A host with a snapshot may append before it parks, or after.
+
+/// How tokens are encoded. NULL = all defaults.
+typedef struct mnnkv_park_options {
+    uint32_t struct_size;  ///< sizeof(mnnkv_park_options)
+    /// 1 = fastest .. 9 = smallest; 0 = 5, and 1 in mnnkv_snapshot_append. 2 and 3, 4 to 6, 7 and 8 are alike; 5 takes up
+    /// to twice as long as 1, and 7 nearly four times as long as 5.
+    int32_t effort;
+    uint32_t threads;      ///< Threads that compress, the calling one included; 0 = one for each core.
+    uint32_t reserved;     ///< Must be 0.
+} mnnkv_park_options;
+
+/// The outcome of mnnkv_session_park. All 0 if the layer was parked already; that call needs its layout and buffers, too.
+typedef struct mnnkv_parked {
+    uint32_t struct_size;     ///< sizeof(mnnkv_parked)
+    uint32_t reserved;        ///< Must be 0.
+    uint64_t raw_bytes;       ///< Bytes of the tokens.
+    uint64_t encoded_bytes;   ///< Bytes of their blobs.
+    uint64_t released_bytes;  ///< Bytes of the buffers that returned to the system.
+} mnnkv_parked;
+
+/// Compresses all tokens of a layer between steps, however few are new, and releases the memory of its cache; a layer that
+/// is parked stays so, but for tokens rewritten since. Blocks while it compresses. Working memory: 8,192 tokens of the
+/// layer, and for each thread six times the K of one head of them.
+/// cache: as of mnnkv_session_begin; without tokens it may have no layout and no buffers.
+/// parked: may be NULL.
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or an option is out of range
+/// BUSY: if the session is interrupted
+/// CORRUPT: if tokens in the store do not decode
+///
+/// After a failure the layer is not parked, and its tokens are unchanged.
+mnnkv_status mnnkv_session_park(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache,
+                                mnnkv_parked *parked);
+
+/// Interrupts a session (1), or ends its interruption (0), as the next begin of any layer does. While it is interrupted,
+/// mnnkv_session_park and mnnkv_snapshot_append return BUSY; one that runs does so as soon as each of its threads has
+/// encoded what it is at, at most 8,192 tokens of one head. Never blocks. May run at any time, beside any call but destroy.
+/// INVALID_ARGUMENT: if interrupted is neither 0 nor 1
+mnnkv_status mnnkv_session_interrupt(const mnnkv_session *session, uint32_t interrupted);
+
+// --- Snapshot: bytes of the host ---------------------------------------------------------------------------------------------
 //
 // A snapshot is a file (mnnkv_snapshot_options::path), or bytes that the host keeps in a container of its own, encrypted
 // or not (mnnkv_snapshot_options::io). Each of the host's functions returns 0, or any other number,
@@ -37,7 +90,7 @@ typedef struct mnnkv_snapshot_io {
     int32_t (*truncate)(void *user, uint64_t size);
 } mnnkv_snapshot_io;
 
-// --- Snapshot: the file of a chat -------------------------------------------------------------------------------
+// --- Snapshot: the file of a chat --------------------------------------------------------------------------------------------
 //
 // A snapshot is a file that holds the layers of a chat, and sections of the host: bytes by name, such as token ids,
 // recurrent state or the sampler. It is saved again and again, each time by what is new. docs/format.md has its bytes.
@@ -103,7 +156,7 @@ void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 /// IO: if the system or the host cannot write
 mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot);
 
-// --- Snapshot: sections, and what a file has --------------------------------------------------------------------
+// --- Snapshot: sections, and what a file has ---------------------------------------------------------------------------------
 
 /// Gives the bytes of a section, in place of those that it has. They are written at once, and part of the state from the
 /// next commit on. If they begin with the committed bytes of the section, only the rest is written.
@@ -118,7 +171,7 @@ mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot, const char *name, cons
 /// IO: if the system or the host cannot read
 mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
 
-// --- Snapshot: the layers of a session --------------------------------------------------------------------------
+// --- Snapshot: the layers of a session ---------------------------------------------------------------------------------------
 //
 // A host saves between steps: mnnkv_snapshot_append for each layer, its own sections, and a commit. To go on, also in
 // another process and with another packing of its caches, it opens the file, makes a session, and loads:
@@ -133,8 +186,8 @@ mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name
 // saved to it are not written again by a later append to the same one, unless another snapshot came between. Small
 // steps encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn.
 //
-// A turn that was not saved as a whole, after BUSY for example, should be dropped: destroy the snapshot and open it again. After a commit,
-// loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
+// A turn that was not saved as a whole, after BUSY for example, should be dropped: destroy the snapshot and open it again.
+// After a commit, loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
 
 /// Writes the tokens of a closed layer that the snapshot lacks, and records which of its tokens the layer still has. They are
 /// written at once, and part of the state from the next commit on. The layer stays as it is, parked or not. Blocks while it
@@ -147,7 +200,7 @@ mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
 /// BUSY: if the session is interrupted
 /// CORRUPT: if tokens in the store do not decode, or tokens that only a file has are damaged there. Those of kv_memory_file are
-/// dropped and counted ("lost", report.h), and a repeated call writes the others
+/// dropped and counted ("lost", docs/report.md), and a repeated call writes the others
 /// IO: if the system or the host cannot write
 ///
 /// After a failure the session is unchanged, and what was given before is still there.
@@ -158,11 +211,11 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot, mnnkv_session *sess
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
 /// another way (aggregation, alpha, block_tokens). With the same config the chat goes on as if it had never stopped,
-/// with one exception. With a budget the scores by which blocks leave memory begin anew; the last step's length, for which room is kept, is unknown, so that
-/// tokens may stay raw for a step longer; and heads of dropped blocks that the file has from an earlier commit come back,
-/// so that "dropped_tokens" (report.h) may be less.
+/// with one exception. With a budget the scores by which blocks leave memory begin anew; the last step's length, for which room
+/// is kept, is unknown, so that tokens may stay raw for a step longer; and heads of dropped blocks that the file has from an
+/// earlier commit come back, so that "dropped_tokens" (docs/report.md) may be less.
 /// INVALID_ARGUMENT: if layer is out of range or open, the snapshot has more layers than the session, or the budget is too
-/// small for them (memory.h)
+/// small for them
 /// NOT_FOUND: if the snapshot has not the layer, such as one that append did not record
 /// UNSUPPORTED: if the layer has quantised tokens, and the session keeps that layer raw: by its config (neither kv_quant nor a
 ///     budget, or a later kv_quant_layer_start), or since its host does not attend

@@ -1,17 +1,17 @@
 // mnnkv/store.h: cold tokens as blobs, their memory returned to the system.
 //
-// Generated from src/ffi/store by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from src/ffi/store by `make header`; do not edit. mnnkv/session.h has the conventions.
 
 #ifndef MNNKV_STORE_H
 #define MNNKV_STORE_H
 
-#include "base.h"
+#include "../mnnkv.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// --- Store: the handle ------------------------------------------------------------------------------------------
+// --- Store: the handle -------------------------------------------------------------------------------------------------------
 //
 // A store keeps cold tokens of any number of layers as blobs. A block is a range of tokens of one layer that is encoded
 // as one. It is resident while the cache still holds its raw bytes, and released once commit has returned them to the
@@ -63,7 +63,7 @@ mnnkv_status mnnkv_store_create(const mnnkv_store_config *config, uint32_t abi_v
 /// Frees a store and its blobs. Blocks until its jobs that have begun are done. Released tokens are lost.
 void mnnkv_store_destroy(mnnkv_store *store);
 
-// --- Store: blocks ----------------------------------------------------------------------------------------------
+// --- Store: blocks -----------------------------------------------------------------------------------------------------------
 
 /// Copies tokens begin .. begin + count of a layer, to be encoded by a worker, or within the call without workers.
 /// Never blocks. Pointers are not retained, and the cache is only read. The tokens stay raw until commit. 64 to 256
@@ -99,18 +99,19 @@ mnnkv_status mnnkv_store_commit(mnnkv_store *store, uint32_t layer, const mnnkv_
 mnnkv_status mnnkv_store_restore(mnnkv_store *store, uint32_t layer, const mnnkv_layout *layout, void *key, void *value,
                                  uint64_t *restored_bytes);
 
-// --- Store: edits of the cache by the host, to be declared before the next call of the layer --------------------
+// --- Store: edits of the cache by the host, to be declared before the next call of the layer ---------------------------------
 
 /// Declares that only the tokens of the reserve pairs are left, moved together: call it right after mnnkv_kv_compact or
 /// the host's own move. Blocks follow their tokens and lose those that are gone.
 /// reserve_pairs: n_pairs times (offset, length) in positions before the move, ascending and disjoint. After a compact
-/// with a base: (0, base) first, and base added to the other offsets. A truncation is one pair, (0, kv_len); no pair: all are gone.
-/// A host that rewrites tokens from begin on restores them first, and passes (0, begin) here: later ones are submitted anew.
+/// with a base: (0, base) first, and base added to the other offsets. A truncation is one pair, (0, kv_len); no pair: all are
+/// gone. A host that rewrites tokens from begin on restores them first, and passes (0, begin) here: later ones are submitted
+/// anew.
 /// INVALID_ARGUMENT: if a number is negative, or pairs overlap or descend; the store is as before
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
 mnnkv_status mnnkv_store_compacted(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs);
 
-// --- Store: statistics ------------------------------------------------------------------------------------------
+// --- Store: statistics -------------------------------------------------------------------------------------------------------
 
 /// Counters of a store: "now" is the present state, others are sums since create.
 typedef struct mnnkv_store_statistics {

@@ -24,7 +24,7 @@
 #include <sys/stat.h>
 #endif
 
-#include "mnnkv.h"
+#include "mnnkv/layout.h"
 #include "mnnkv_files.hpp"
 #include "mnnkv_json.hpp"
 

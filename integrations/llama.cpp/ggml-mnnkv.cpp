@@ -198,7 +198,7 @@ ggml_status backend_compute(ggml_backend_t backend, ggml_cgraph * graph) {
         } catch (const std::bad_alloc &) {
         }
         if (status != MNNKV_OK) {
-            std::fprintf(stderr, "ggml-mnnkv: %s: status %d of mnnkv/base.h\n", node->name, static_cast<int>(status));
+            std::fprintf(stderr, "ggml-mnnkv: %s: status %d of mnnkv.h\n", node->name, static_cast<int>(status));
             return status == MNNKV_OUT_OF_MEMORY ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_FAILED;
         }
     }

@@ -16,7 +16,7 @@ use std::ffi::c_void;
 pub const MNNKV_DTYPE_F16: u32 = 1;
 pub const MNNKV_DTYPE_BF16: u32 = 2;
 pub const MNNKV_DTYPE_F32: u32 = 3;
-/// MNN's quantised caches (quantised.h): 8, 3 and 4 bits.
+/// MNN's quantised caches (layout.h): 8, 3 and 4 bits.
 pub const MNNKV_DTYPE_INT8: u32 = 4;
 pub const MNNKV_DTYPE_TQ3: u32 = 5;
 pub const MNNKV_DTYPE_TQ4: u32 = 6;
@@ -84,7 +84,7 @@ pub struct mnnkv_layout {
     pub key_token_stride: u64,
     /// The same of V; only with flash_block 1.
     pub value_token_stride: u64,
-    /// K INT8: its packing and the arrays beside it (quantised.h). Not read otherwise.
+    /// K INT8: its packing and the arrays beside it (layout.h). Not read otherwise.
     pub int8: *const mnnkv_int8,
 }
 

@@ -27,10 +27,10 @@ pub const MNNKV_BUSY: mnnkv_status = 6;
 pub const MNNKV_STALE: mnnkv_status = 7;
 /// The system refused a read or write.
 pub const MNNKV_IO: mnnkv_status = 8;
-/// The system refused memory. Nothing was changed; the call may be repeated. attend.h has one exception.
+/// The system refused memory. Nothing was changed; the call may be repeated. mnnkv_session_attend has one exception.
 pub const MNNKV_OUT_OF_MEMORY: mnnkv_status = 9;
-/// A bug in the library. Every later call on the handle but its _destroy returns INTERNAL; after mnnkv_session_attend only the open
-/// step is lost: abort it.
+/// A bug in the library. Every later call on the handle but its _destroy returns INTERNAL; after mnnkv_session_attend only the
+/// open step is lost: abort it.
 pub const MNNKV_INTERNAL: mnnkv_status = 100;
 
 /// Bytes of a text with its zero. Of longer texts the middle is left out. Thread-local storage: no allocation.
@@ -89,8 +89,9 @@ pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
 }
 
 /// Returns one sentence about the calling thread's last failure: what was given, and what is allowed.
-/// Where memory is short it may say no more than that. UTF-8, at most 1,023 bytes (of a longer text the middle is left out), never
-/// NULL, "" before the first failure. Valid until the thread's next call of this library. A successful call does not clear it.
+/// Where memory is short it may say no more than that. UTF-8, at most 1,023 bytes (of a longer text the middle is left out),
+/// never NULL, "" before the first failure. Valid until the thread's next call of this library. A successful call does not
+/// clear it.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|text| text.as_ptr().cast())

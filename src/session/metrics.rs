@@ -90,7 +90,7 @@ metrics! {
     us h2o_host_wait_us_p99: "99th percentile, within 5%",
     bytes h2o_parked_raw_bytes: "now: parked tokens, raw size",
     bytes h2o_parked_bytes: "now: parked tokens, encoded size",
-    tokens quant_tokens: "now: in 8 and 4 bits, in memory or in the file (attend.h), if only for one head",
+    tokens quant_tokens: "now: in 8 and 4 bits, in memory or in the file, if only for one head",
     bytes quant_bytes: "now: of their codes, sketches and lists, in memory",
     count quant_block_count: "blocks of 64 tokens made",
     count quant_unfit_block_count: "blocks that stayed raw: a number is not finite, or codes would be too far from it",

@@ -351,7 +351,7 @@ impl Session {
         if !layer.tokens().blocks.list().is_empty() {
             bail!(
                 InvalidArgument,
-                "layer {number} has quantised tokens, which cannot be written: keys keep their rotation (attend.h)"
+                "layer {number} has quantised tokens, which cannot be written: keys keep their rotation (session.h)"
             );
         }
         store.rewritten(number, begin..begin + count)

@@ -1,5 +1,5 @@
 /* The smallest host: prints the library's version, encodes a few hundred fp16 words and decodes them. */
-#include <mnnkv.h>
+#include <mnnkv/gear.h>
 
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 #include "ours.h"
 
-#include <mnnkv.h>
+#include <mnnkv/gear.h>
 
 #include <stdint.h>
 #include <string.h>

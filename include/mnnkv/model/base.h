@@ -1,17 +1,17 @@
 // mnnkv/model/base.h: failures of libmnnkv_model, the library of mnnkv/model.h.
 //
-// Generated from model/src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from model/src/ffi by `make header`; do not edit. mnnkv/session.h has the conventions.
 
 #ifndef MNNKV_MODEL_BASE_H
 #define MNNKV_MODEL_BASE_H
 
-#include "../base.h"
+#include "../../mnnkv.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// --- Errors -----------------------------------------------------------------------------------------------------
+// --- Errors ------------------------------------------------------------------------------------------------------------------
 //
 // The functions of mnnkv/model.h are in a library of their own, libmnnkv_model, which does not need libmnnkv. Each
 // library has the text of its own failures: that of a function of mnnkv/model/*.h is here, and mnnkv_last_error does not

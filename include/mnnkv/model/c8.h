@@ -1,6 +1,6 @@
 // mnnkv/model/c8.h: 8-bit codes with a scale and an offset per channel.
 //
-// Generated from model/src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from model/src/ffi by `make header`; do not edit. mnnkv/session.h has the conventions.
 
 #ifndef MNNKV_MODEL_C8_H
 #define MNNKV_MODEL_C8_H
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// --- C8: K and V as int8 codes with a scale per channel, as msmodelslim has them --------------------------------
+// --- C8: K and V as int8 codes with a scale per channel, as msmodelslim has them ---------------------------------------------
 
 /// mnnkv_c8_shape::order: [token][head][dim], the order of a projection.
 #define MNNKV_ORDER_TOKEN_HEAD_DIM 1

@@ -1,6 +1,6 @@
 // mnnkv/model/compressor.h: learned compressors of K and V.
 //
-// Generated from model/src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from model/src/ffi by `make header`; do not edit. mnnkv/session.h has the conventions.
 
 #ifndef MNNKV_MODEL_COMPRESSOR_H
 #define MNNKV_MODEL_COMPRESSOR_H
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// --- Compressor: learned compressors (.bin), which make groups of tokens one. Read a file, run it on caches -----
+// --- Compressor: learned compressors (.bin), which make groups of tokens one. Read a file, run it on caches ------------------
 
 /// mnnkv_compressor_options::segments: the tokens after the image.
 #define MNNKV_SEGMENT_TEXT 1
@@ -92,7 +92,7 @@ mnnkv_status mnnkv_compressor_get_info(const mnnkv_compressor *compressor, mnnkv
 mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor, const mnnkv_compressor_options *options,
                                       uint32_t kv_len, uint32_t *new_len);
 
-// --- Compressor: run on packed caches in place ------------------------------------------------------------------
+// --- Compressor: run on packed caches in place -------------------------------------------------------------------------------
 
 /// Compresses the packed caches of n_layers neighbouring layers in place: those of a model, or of one device.
 ///

@@ -1,6 +1,6 @@
 // mnnkv/model/msmodelslim.h: directories of weights that msmodelslim quantised.
 //
-// Generated from model/src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from model/src/ffi by `make header`; do not edit. mnnkv/session.h has the conventions.
 
 #ifndef MNNKV_MODEL_MSMODELSLIM_H
 #define MNNKV_MODEL_MSMODELSLIM_H
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// --- msmodelslim: read directories of quantised weights. Check, dequantise, compute -----------------------------
+// --- msmodelslim: read directories of quantised weights. Check, dequantise, compute ------------------------------------------
 
 /// A directory of quantised weights as msmodelslim writes them, open for reading: a handle from mnnkv_msmodelslim_open.
 /// Immutable; its functions may run on several threads at once.

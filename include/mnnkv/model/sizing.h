@@ -1,6 +1,6 @@
 // mnnkv/model/sizing.h: bytes of the KV cache of a model, from its config.json.
 //
-// Generated from model/src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+// Generated from model/src/ffi by `make header`; do not edit. mnnkv/session.h has the conventions.
 
 #ifndef MNNKV_MODEL_SIZING_H
 #define MNNKV_MODEL_SIZING_H
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// --- Sizing: bytes of the KV cache of a model, from its config.json ---------------------------------------------
+// --- Sizing: bytes of the KV cache of a model, from its config.json ----------------------------------------------------------
 
 /// 8-bit floating point (E4M3, E5M2). Only mnnkv_sizing_options::element accepts it.
 #define MNNKV_DTYPE_FP8 7

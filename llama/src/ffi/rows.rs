@@ -21,8 +21,8 @@ use mnnkv::ffi::status::mnnkv_status;
 use mnnkv::status::{Result, bail};
 use std::ffi::c_void;
 
-/// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of 32,
-/// a scale in binary16 and 16 bytes; element i is the lower half of byte i less 8, element 16 + i the upper half less 8.
+/// Formats of rows. F16: IEEE 754 binary16. Q8_0: blocks of 32 elements, a scale in binary16 and 32 signed bytes. Q4_0: blocks of
+/// 32, a scale in binary16 and 16 bytes; element i is the lower half of byte i less 8, element 16 + i the upper half less 8.
 pub const MNNKV_ROWS_F16: u32 = 1;
 pub const MNNKV_ROWS_Q8_0: u32 = 2;
 pub const MNNKV_ROWS_Q4_0: u32 = 3;
@@ -80,8 +80,8 @@ pub struct mnnkv_rows {
     pub output_head_stride: u64,
     /// As query_row_stride.
     pub output_row_stride: u64,
-    /// [rows][tokens] in f16, added to logits after the soft cap; finite, or -inf for a token that is hidden from the row, whatever
-    /// the slope. A tile of 64 tokens that is hidden from a row costs that row nothing. NULL = none.
+    /// [rows][tokens] in f16, added to logits after the soft cap; finite, or -inf for a token that is hidden from the row,
+    /// whatever the slope. A tile of 64 tokens that is hidden from a row costs that row nothing. NULL = none.
     pub mask: *const c_void,
     /// Elements from a row of the mask to the next, tokens or more.
     pub mask_row_stride: u64,

@@ -2,7 +2,7 @@
 //! [`mnnkv::ffi`]. The doc comments become `include/mnnkv/model/`.
 
 #![allow(non_camel_case_types)]
-#![allow(clippy::missing_safety_doc)] // mnnkv.h states the duties of a caller once, for all functions
+#![allow(clippy::missing_safety_doc)] // session.h states the duties of a caller once, for all functions
 
 pub mod c8;
 pub mod compressor;

@@ -1,12 +1,14 @@
 //! Scores: block sums
 //!
-//! Only with kv_h2o_policy "mass": a host sums its softmax tiles in its own attention loop, where they are near. With a
-//! mnnkv_block_sums per thread it calls, where mnnkv_step::scored_rows of begin is above 0,
+//! A session with kv_h2o_enable evicts by the attention that the host sums in its own attention loop, where the softmax tiles are
+//! near. With a mnnkv_block_sums per thread it calls, where mnnkv_step::scored_rows of begin is above 0,
 //!
 //!   mnnkv_sum_tile             per softmax tile, on the attention threads: inline, without a call of the library
 //!   mnnkv_session_block_sums   per head, after its last tile
 //!
-//! Heads may come from any lane and thread. A host that has sums by block already needs no mnnkv_sum_tile.
+//! Heads may come from any lane and thread. Before end all heads and rows that are scored must have come, or none: then scores do
+//! not change. Of a prompt, that is a step on an empty layer or of more than 64 rows, at most the last kv_h2o_prefill_queries rows
+//! are scored; of other steps all. A host that has sums by block already needs no mnnkv_sum_tile.
 //!
 //! Split rows. With flash decoding, threads attend to parts of a head's tokens, each with a maximum m and a sum l per
 //! row, and a reduction gives the maximum M and the sum L of whole rows. Each part has a mnnkv_block_sums of its own,
@@ -120,7 +122,8 @@ const _: () = assert!(MNNKV_SUMS_MAX_TOKENS == h2o::MAX_TOKENS);
 const _: () = assert!(MNNKV_TILE_FIRST == SumFields::FIRST && MNNKV_TILE_LAST == SumFields::LAST);
 
 /// Adds block sums to an open layer. Never blocks. The memory may be reused after the call.
-/// lane: below the `lanes` of create; one thread at a time. Results do not depend on which lane has which head.
+/// lane: below the `lanes` of create; one thread at a time. Results do not depend on which lane has which head. Threads with a
+/// lane each may call at once, but not while another call with a non-const session runs.
 ///
 /// Heads and rows are counted by end. Layers that are not scored only check the fields.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use

@@ -5,8 +5,8 @@
 //!   value_dtype      float     INT8   float   TQ3   float   TQ4
 //!
 //! flash_block is 64 from mode 8 on, max_tokens below. MNN's modes 4 and 6 (12 and 14 without flash attention) are
-//! refused: MNN overruns its buffer of softmax weights. All functions of layout.h, stores and sessions take these caches. Codes,
-//! scales, biases and key sums are moved as they are, never computed again. With D = head_dim, F = 64, l and h the
+//! refused: MNN overruns its buffer of softmax weights. All functions of this header, stores and sessions take these caches.
+//! Codes, scales, biases and key sums are moved as they are, never computed again. With D = head_dim, F = 64, l and h the
 //! packs of mnnkv_int8 and UP(a, b) = a / b rounded up, a head is
 //!
 //!   K INT8   UP(max_tokens,h) blocks: codes [UP(D,l)][h][l], h f32 scales, h f32 biases
@@ -15,7 +15,8 @@
 //!
 //! The flash blocks of an INT8 V share the scales of the first one. MNN's kernels read V right only if each block has
 //! them, codes after the last token are 0, and value_sum is the sum of the tokens; those of x86 do without the last
-//! two. mnnkv_kv_compact and sessions keep V so; they do not mend scales. A host of an INT8 V calls
+//! two. mnnkv_kv_compact and sessions keep V so (mnnkv_session_abort clears what was appended); they do not mend scales. A host
+//! of an INT8 V calls
 //!
 //!   mnnkv_kv_appended    after each append, before attention; with a session, too
 //!   mnnkv_kv_changed     after mnnkv_kv_scatter, _move and _zero, after writing tokens in place, after a truncation of

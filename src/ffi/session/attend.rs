@@ -1,35 +1,13 @@
-//! Attend
+//! Attention
 //!
-//! With a budget (memory.h) or kv_quant "k8v4" tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of f32. The first
-//! kv_quant_sink_tokens and the newest 25 to 95 stay raw in the host's cache (after an edit those of the first that are before
-//! the first quantised token). The others leave it in begin, 64 at a time. The attention of this header reads their
-//! codes, and takes the place of the host's:
+//! With a budget or kv_quant, tokens leave the cache in begin, in blocks of 64 with K in 8 bits and V in 4. The first
+//! kv_quant_sink_tokens and the newest 25 to 95 stay raw in the cache. mnnkv_session_attend reads both, in place of your
+//! attention. docs/config.md (K in 8 bits and V in 4) has the rounding, and which blocks stay raw.
 //!
-//!   options.attends = 1;                                   // in mnnkv_session_create: the host calls the below
-//!   mnnkv_session_begin(session, layer, &cache, &step);    // kv_len becomes the number of raw tokens
-//!   ...                                                    // the host appends K and V at kv_len, as ever
-//!   cache.kv_len += rows;
-//!   if (step.attends)                                      // else the host attends itself
-//!     mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
-//!   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
-//!
-//! With kv_quant every token is attended to; with a budget see memory.h. No scores are needed.
-//!
-//! - Room: after begin the buffers need room for kv_quant_sink_tokens, 95 and the step's tokens, and for blocks that stay raw:
-//!   a chat of 32,768 tokens needs no buffers of 32,768. A block keeps its bytes until its last token goes.
-//! - Edits: mnnkv_session_keep counts all tokens, wherever they are; _rewritten refuses such a layer, since keys keep their
-//!   rotation. Layers with a window keep every token unless the host removes them.
-//! - Repeated runs: results are the same to the bit on every CPU, for any number of parts and in any order, but where blocks
-//!   of kv_memory_file come late. Which blocks a budget drops depends on working memory, too, and so on how many parts run at
-//!   once.
-//! - Not here: slopes (ALiBi), and a V of another width than K.
+//! - After begin your buffers need room for kv_quant_sink_tokens, 95, the tokens of the step, and blocks that stay raw.
 //! - K of a raw token that a row attends to must be finite, or the call is refused. V of all raw tokens must be finite, also of
-//!   those that a row does not attend to: else its output may be NaN.
-//! - Rounding: sums are f32. A query times the scales of K is rounded to 13 bits of its largest channel. A softmax weight times
-//!   its scale of V is rounded to 14 bits of the largest in its block; to 7 where the largest weight of the block is at most
-//!   1/8 of the sum of those before it in its run of blocks, and its own. V of blocks with less than 2^-14 of the weights each,
-//!   and 2^-10 together, is not read. docs/quality.md has what the rounding of K and V costs models.
-//! - A round is a call of each part. A step has one, or several with some of its rows each.
+//!   those that a row does not attend to, or its output may be NaN.
+//! - Slopes (ALiBi), and a V of another width than K, are not supported.
 
 use super::handle::mnnkv_session;
 use crate::attend::{Mask, Queries, Step};
@@ -52,8 +30,7 @@ pub struct mnnkv_attend {
     pub dtype: u32,
     /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
     pub heads: u32,
-    /// Rows of each head, at most one for each token that was appended: row r is that of the (rows - r)th token from the end.
-    /// The rows of all rounds of a step add up to `queries` of end.
+    /// Rows of each head, of the last `rows` tokens: row r is of the (rows - r)th from the end.
     pub rows: u32,
     /// Elements of a row, as the layout's; layers stay raw where it is no multiple of 8 up to 512.
     pub head_dim: u32,
@@ -65,14 +42,13 @@ pub struct mnnkv_attend {
     pub query_head_stride: u64,
     /// Bytes from a row to the next.
     pub query_row_stride: u64,
-    /// Written; a row that attends to nothing is 0. Rows must not overlap. Parts write different bytes.
+    /// Written; a row that attends to nothing is 0. Rows must not overlap.
     pub output: *mut c_void,
     /// As query_head_stride.
     pub output_head_stride: u64,
     /// As query_row_stride.
     pub output_row_stride: u64,
-    /// 1 = row r attends to tokens up to its own, 0 = to all tokens. With more than one causal row the tokens of these rows
-    /// must be raw, as those are that the step appended.
+    /// 1 = a row attends up to its own token (if rows > 1, these tokens must be raw); 0 = to all.
     pub causal: u32,
     /// A row does not attend to tokens that are `window` or more before its own; 0 = no bound.
     pub window: u32,
@@ -84,8 +60,7 @@ pub struct mnnkv_attend {
     pub mask: *const f32,
     /// Floats from a row of the mask to the next; 0 = mask_tokens.
     pub mask_row_stride: u64,
-    /// [heads]: a finite logit that joins the softmax of each query head without a value (attention sinks of a model, not the
-    /// sink tokens of a config). NULL = none.
+    /// [heads]: attention sinks, finite logits that join the softmax without a V. NULL = none.
     pub sinks: *const f32,
 }
 
@@ -94,25 +69,17 @@ unsafe impl Sized32 for mnnkv_attend {
     const MIN: usize = size_of::<mnnkv_attend>();
 }
 
-/// Runs one of `parts` parts of the attention of an open layer's step, over its quantised and raw tokens. Each part is called
-/// once, on any thread and in any order; the output is complete when all have returned. None waits for another. With steps of
-/// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows. Once all parts have
-/// returned, the host may append further tokens of the step, and call all parts again, for the rows of these.
-/// Rounds of up to 16 rows multiply codes, with the rounding above; rounds of more rows decode blocks to f32 first, without it. 64
-/// rows of a prompt in 4 rounds of 16 took 0.64 to 0.75 of the time of one round of 64 on an x86-64 CPU with AVX-512 VNNI; other CPUs
-/// may differ. With kv_memory_file rounds of more rows read all blocks, rounds of fewer only some.
-/// part: below parts, which are 1 to 64. A part that is given twice is refused until all have returned; then it is one of the
-/// next round, and end finds too many rows.
-/// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
-/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length that begin left, or
-/// above max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap
-/// the output; the token of one of several causal rows is quantised; an element of the queries is not finite, or above 1e26
-/// times scale; a logit overflows, or K of its raw token is not finite; an element of the mask is NaN or +inf; or a part is given
-/// twice or with other parts, rows, heads or kv_len than the first. Other fields must be equal in all parts, too, and are not
-/// compared
-/// UNSUPPORTED: if the cache is quantised by the host, or dtype is none of the three
-/// OUT_OF_MEMORY: if working memory is refused; where begin was short of it, which the text says, abort the step
-/// After another failure the part may be given again. The cache is never written.
+/// Runs part `part` of the `parts` (1 to 64) of the attention of an open step. Call each part once, on any thread and in any
+/// order; none waits for another. The output is complete when all have returned. Then you may append further tokens of the step,
+/// and call all parts again for their rows. The rows of all such rounds add up to `queries` of end.
+/// cache->kv_len: raw tokens now; those of the step are the last. The buffers are only read.
+/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length of begin or above
+/// max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap the output;
+/// the token of one of several causal rows is quantised; a query is not finite, or above 1e26 times scale; a logit overflows; K
+/// of a raw token is not finite; the mask has a NaN or +inf; or a part comes twice, or differs from the first in parts, rows,
+/// heads or kv_len (other fields must be the same, too)
+/// UNSUPPORTED: if you quantise the cache yourself, or dtype is none of the three
+/// After a failure you may call the part again.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_attend(
     session: *const mnnkv_session,

@@ -1,29 +1,58 @@
-//! Session: the handle
+//! Session
 //!
-//! A session quantises tokens (attend.h), evicts them (H2O), or stores them without loss. Per layer and step a host calls
+//! A session compresses the KV caches of one chat, as a JSON config says. docs/config.md lists the keys. The main ones are
 //!
-//!   mnnkv_session_begin     restores stored tokens, applies the planned eviction, updates cache->kv_len
-//!   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//!   ...                     only with kv_h2o_enable: sums its softmax values by block, and hands them over (scores.h)
-//!   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
+//!   {"kv_memory_mb": 64}     a budget: the caches take at most 64 MB
+//!   {"kv_quant": "k8v4"}     every token stays, K in 8 bits and V in 4
 //!
-//! Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The
-//! physical position is the slot in the cache. Evictions make them differ, in each layer for itself. The host counts
-//! logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
+//! Example: a step of one layer, with options.attends = 1. append and attention are your own code.
 //!
-//! Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
-//! need mnnkv_session_rewritten before end. From end to the next begin or keep stored tokens read
-//! as zero, and the cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache
-//! to another buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the
-//! system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never
-//! passed, and options.layers should not count them: a budget keeps a share for each layer that it counts.
+//!   static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, const mnnkv_attend* attend) {
+//!       mnnkv_step step = {0};
+//!       step.struct_size = sizeof step;
+//!       mnnkv_status status = mnnkv_session_begin(session, layer, cache, &step);
+//!       if (status != MNNKV_OK) return status;
+//!       append(cache, attend->rows);  // writes K and V of the new tokens from cache->kv_len on
+//!       cache->kv_len += attend->rows;
+//!       status = step.attends ? mnnkv_session_attend(session, layer, 0, 1, cache, attend)  // with threads: a part on each
+//!                             : attention(cache, attend);                                  // the cache has all tokens
+//!       if (status == MNNKV_OK) status = mnnkv_session_end(session, layer, attend->heads, attend->rows, cache);
+//!       if (status == MNNKV_OK) return MNNKV_OK;
+//!       cache->kv_len = step.kv_len;
+//!       mnnkv_session_abort(session, layer, cache);
+//!       return status;
+//!   }
 //!
-//! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-//! mnnkv_session_trim (memory.h), and mnnkv_session_block_sums: one thread per lane, and none while another non-const
-//! call runs.
-//! Functions with a const session run on any thread; they block while another call runs, but mnnkv_session_attend and
-//! _interrupt do not. Workers, which the sessions of a process share, sleep when idle. Only destroy waits for them, and begin when
-//! a token that it must restore is being decoded.
+//! Conventions of all headers:
+//! - A function that can fail returns a mnnkv_status, and lists its failures as `STATUS: if <condition>`. Any function may also
+//!   return OUT_OF_MEMORY, INTERNAL and, for a breach of this list, INVALID_ARGUMENT. mnnkv_last_error has the text.
+//! - Outputs are written only on success. But BUFFER_TOO_SMALL writes the size that is needed, and decoders that fail may write.
+//! - A pointer with length 0 may be NULL, others only where a comment says so. Structs must be aligned to 4 bytes and numbers to
+//!   their size; bytes and words need no alignment. A buffer that a call writes must not overlap its other buffers.
+//! - Structs begin with struct_size. Fill an input struct with zeros, set struct_size to its sizeof, then the fields that you
+//!   need: 0 is the default where it would make no sense as a value. Set struct_size of output structs, too. Options may be NULL.
+//! - Sizes are bytes where no unit is named. Arrays are dense and row-major: [head][token][dim] has dim innermost.
+//! - Texts are UTF-8. Input texts end with a zero unless their length is passed. Output texts (text, cap, len) have a terminating
+//!   zero, which *len counts. A call with NULL and 0 returns BUFFER_TOO_SMALL and the size.
+//! - The library keeps no pointer after a call, never calls back and never throws. mnnkv_snapshot_io is the exception.
+//! - A function that makes a handle takes MNNKV_ABI_VERSION, returns UNSUPPORTED for another, and writes the handle to *out. Free
+//!   it once with its _destroy function, which takes NULL, too, and works after INTERNAL. Nothing else must be freed.
+//! - Calls with a const handle may overlap others with a const handle. A call with a non-const handle, _destroy included, must not
+//!   overlap any call on the handle. Comments name exceptions. Functions without a handle run on any thread.
+//! - Only a call that is passed a cache touches it, and may return its pages to the system. Between calls you may move or free it.
+//! - mnnkv_session_create takes up to 256 KB of the stack, other functions 128 KB. After fork the child may only destroy handles.
+//!
+//! Rules of a session:
+//! - Positions. The logical position of a token counts from the last reset of its layer: RoPE needs it, and you count it yourself.
+//!   The physical position is its slot in the cache. Tokens that leave the cache make them differ, in each layer for itself. Take
+//!   physical lengths from mnnkv_cache::kv_len.
+//! - Cache. Between begin and end you may read tokens below kv_len and append new ones (V INT8: then call mnnkv_kv_appended).
+//!   After writes to older tokens call mnnkv_session_rewritten before end. From end to the next begin or keep, stored and parked
+//!   tokens read as zero, and only mnnkv_session_rewritten allows writes. You may copy the whole cache elsewhere at any time; the
+//!   copy takes memory for stored tokens until the next end. Only private anonymous memory (malloc's) returns to the system.
+//! - Threads. Several layers may be open at once. mnnkv_session_trim may overlap any call but destroy; h2o.h has another
+//!   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend and _interrupt do not.
+//!   Workers, shared by the sessions of a process, sleep when idle. Destroy waits for them, and begin for tokens in their hands.
 
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::given;
@@ -36,7 +65,7 @@ use crate::session::{Host, Session};
 use crate::status::{Result, bail};
 use std::ffi::c_char;
 
-/// The caches of one chat (one sequence) of one model, and the state of their compression. A batch needs a session for each.
+/// The caches of one chat (one sequence) of one model. A batch needs a session for each.
 pub struct mnnkv_session {
     pub(in crate::ffi) session: Session,
 }
@@ -132,8 +161,7 @@ pub struct mnnkv_session_options {
     pub defaults_json: *const c_char,
     /// Bytes of defaults_json, likewise.
     pub defaults_len: usize,
-    /// 1 = you call mnnkv_session_attend where mnnkv_step::attends is 1. With 0, kv_quant and a budget have no effect, and a
-    /// warning says so.
+    /// 1 = you call mnnkv_session_attend where a step says so. 0 = no kv_quant and no budget.
     pub attends: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -144,7 +172,7 @@ unsafe impl Sized32 for mnnkv_session_options {
     const MIN: usize = std::mem::offset_of!(mnnkv_session_options, attends);
 }
 
-/// Makes a session. The JSON texts need no terminating zero.
+/// Makes a session.
 /// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
 /// OUT_OF_MEMORY: if memory is refused, or a thread for compression cannot be started
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -168,7 +196,7 @@ pub unsafe extern "C" fn mnnkv_session_create(
     })
 }
 
-/// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost.
+/// Frees a session, and all tokens that are not in a cache. Waits for jobs of its workers that have begun.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     // SAFETY: the header is the contract.

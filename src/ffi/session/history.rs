@@ -1,4 +1,4 @@
-//! Session: history and positions
+//! History
 
 use super::handle::{mnnkv_session, with, with_cache_or_none};
 use crate::ffi::cache::{self, mnnkv_cache};
@@ -6,6 +6,7 @@ use crate::ffi::given;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, PairsOut};
 use crate::ffi::status::mnnkv_status;
+use crate::status::bail;
 
 /// Every layer, where a function takes one or all.
 pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
@@ -15,10 +16,9 @@ pub(in crate::ffi) fn layer_or_all(layer: u32) -> Option<u32> {
     (layer != MNNKV_ALL_LAYERS).then_some(layer)
 }
 
-/// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
-/// cache was cleared. Metrics continue.
+/// Forgets the tokens and pins of a layer, or of all with MNNKV_ALL_LAYERS, open or not: you have cleared the cache.
 /// INVALID_ARGUMENT: if layer is out of range
-/// BUSY: if a thread attends, or hands over sums
+/// BUSY: if a thread attends, or hands over sums; keep and begin likewise
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     body!({
@@ -27,13 +27,10 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
     })
 }
 
-/// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
-/// together, and cache->kv_len becomes the new physical length. Call it for each layer that has tokens.
+/// Keeps only the tokens at given logical positions, between steps (rollback, erase). Call it for each layer with tokens. They
+/// move together, and cache->kv_len becomes the new length. Positions count anew from 0, evicted tokens included. Rotations stay.
 /// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
-/// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
-/// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
-/// pending eviction is planned anew. With kv_len 0 layout, key and value may be NULL: a layer whose tokens are all quantised
-/// (attend.h) may have no buffers. K INT8: a chat that has tokens must not be left without one in its cache.
+/// cache: with kv_len 0, layout, key and value may be NULL. K INT8: a chat that has tokens must keep one in its cache.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_keep(
@@ -51,12 +48,11 @@ pub unsafe extern "C" fn mnnkv_session_keep(
     }))
 }
 
-/// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift). Discards
-/// their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between begin and
-/// end. Between end and begin stored tokens read as zero, so that the host must have written K and V completely.
-/// INVALID_ARGUMENT: if layer is out of range, a token is past the length that begin, end or keep left, or the layer has quantised
-/// tokens
-/// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
+/// Says that you have written tokens begin .. begin + count of the cache in place (K-shift), by physical position. Call it right
+/// after the writes. Between end and begin you must have written K and V completely, since stored tokens read as zero.
+/// INVALID_ARGUMENT: if layer is out of range, a token is past the length that begin, end or keep left, or the layer has
+/// quantised tokens, whose keys keep their rotation
+/// OUT_OF_MEMORY: if memory is refused. Repeat the call before any other call of the layer
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_rewritten(
     session: *mut mnnkv_session,
@@ -67,7 +63,7 @@ pub unsafe extern "C" fn mnnkv_session_rewritten(
     body!(with(session, |session| session.rewritten(layer, begin, count)))
 }
 
-/// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
+/// Returns the logical and the physical length of a layer; of an open layer those that begin left.
 /// INVALID_ARGUMENT: if layer is out of range
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_lengths(
@@ -85,9 +81,8 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
     }))
 }
 
-/// Returns the logical positions of the tokens in a layer's cache, in physical order; of an open layer, as begin left
-/// them. Quantised tokens (attend.h) are not in it; stored ones are.
-/// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending.
+/// Returns the logical positions of the tokens in a layer's cache, in physical order: stored ones, too, but not quantised ones.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch; of an open layer as begin left them.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
@@ -102,4 +97,23 @@ pub unsafe extern "C" fn mnnkv_session_positions(
         let out = PairsOut::new(pairs, pairs_cap, n_pairs)?;
         out.set(&session.positions(layer, None)?)
     }))
+}
+
+/// Pins (on = 1) or unpins (0) the tokens at logical positions first .. first + count, also future ones, in all layers, open or
+/// not. They and their blocks are never evicted or dropped. Pins follow their tokens through keep and chat files.
+/// INVALID_ARGUMENT: if first + count is above 2^31 - 1, or on is not 0 or 1; nothing has changed
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
+pub unsafe extern "C" fn mnnkv_session_pin(
+    session: *mut mnnkv_session,
+    first: u32,
+    count: u32,
+    on: u32,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        if on > 1 {
+            bail!(InvalidArgument, "on is {on}; 0 or 1 expected");
+        }
+        session.pin(first, count, on == 1)
+    })
 }

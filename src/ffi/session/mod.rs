@@ -4,7 +4,6 @@ mod attend;
 mod handle;
 mod history;
 mod memory;
-mod pins;
 mod report;
 mod step;
 
@@ -12,6 +11,5 @@ pub use attend::*;
 pub use handle::*;
 pub use history::*;
 pub use memory::*;
-pub use pins::*;
 pub use report::*;
 pub use step::*;

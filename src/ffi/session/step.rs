@@ -1,4 +1,4 @@
-//! Session: the steps of a layer
+//! Steps of a layer
 
 use super::handle::{mnnkv_session, with_cache, with_cache_or_none};
 use crate::ffi::cache::mnnkv_cache;
@@ -16,8 +16,7 @@ pub struct mnnkv_step {
     pub rows: u32,
     /// Tokens in the cache, as cache->kv_len: append after them.
     pub kv_len: u32,
-    /// 1 = call mnnkv_session_attend in place of your attention. 0 = attend yourself: the cache has all tokens of the layer. After
-    /// a begin without buffers it may be 1 for a cache that you quantise: attend to it yourself.
+    /// 1 = call mnnkv_session_attend in place of your attention. 0 = the cache has all tokens.
     pub attends: u32,
     /// The last rows of each query head whose attention you sum and hand over (h2o.h); 0 = none.
     pub scored_rows: u32,
@@ -32,16 +31,15 @@ unsafe impl Sized32 for mnnkv_step {
     const MIN: usize = size_of::<mnnkv_step>();
 }
 
-/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
-/// the last end planned: kept tokens move together, and the pages after them are released.
-/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With 0 layout, key
-/// and value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
-/// step: rows are read, the other fields written. NULL is for hosts that always attend themselves and hand over no sums.
-/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too small
-/// for the model (memory.h)
-/// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
-///
-/// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
+/// Opens a step, before you append. Restores stored tokens bit for bit, and takes out of the cache what is quantised or evicted.
+/// The tokens that stay move together, and the pages after them return to the system.
+/// cache->kv_len: in, what the last end or keep left; 0 after create and reset. Out, the new length. With 0, layout, key and
+/// value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
+/// step: NULL if you always attend yourself, and hand over no sums. If you quantise the cache, always attend yourself.
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too
+/// small for the model: the text has the least that would do
+/// CORRUPT, IO: if a stored token does not decode, or its file cannot be read
+/// After a failure the layer is not open, and stored tokens must not be read. You may repeat the call.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_begin(
     session: *mut mnnkv_session,
@@ -70,18 +68,13 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     })
 }
 
-/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, encodes cold tokens where there are no workers,
-/// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
-/// metric counts the failure.
-/// heads: query heads (not KV heads); read only where rows are scored. queries: rows of the step in each head, all of
-/// which have attended where the session attends; 0 closes a step without attention, which drops block sums and is not counted.
-/// cache->kv_len: physical tokens now; those after the length of begin are new. Layout and buffers are required. All
-/// heads and rows that are scored must have handed over their sums, or none: then scores do not change.
-/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
-/// INVALID_ARGUMENT: if kv_len is below that of begin, above max_tokens, or not the one that the step has attended with
-/// INVALID_ARGUMENT: if a head or a part of one is missing, or has scored tokens after kv_len
-///
-/// After a failure the layer is still open and unchanged, for a corrected end or abort.
+/// Closes a step, after attention. Plans the next eviction, and stores cold tokens; where that fails they stay raw.
+/// heads: query heads, not KV heads; read only where rows are scored (h2o.h).
+/// queries: rows of the step in each head. 0 closes a step without attention, which drops block sums and is not counted.
+/// cache->kv_len: tokens in the cache now; those after the length of begin are new. Layout and buffers are required.
+/// INVALID_ARGUMENT: if layer is out of range or not open; heads, head_dim or a dtype of the cache changed; kv_len is below that
+/// of begin, above max_tokens, or not that of the attention; other than `queries` rows have attended; or sums are missing (h2o.h)
+/// After a failure the layer is open and unchanged: correct the call, or abort.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_end(
     session: *mut mnnkv_session,
@@ -96,9 +89,8 @@ pub unsafe extern "C" fn mnnkv_session_end(
     }))
 }
 
-/// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and block
-/// sums. The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums after kv_len.
-/// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
+/// Closes a step that failed, in place of end. Drops the tokens appended since begin, and block sums; what begin did stays.
+/// cache->kv_len: the length that begin left. With 0, layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_abort(

@@ -13,8 +13,8 @@
 //! saved to it are not written again by a later append to the same one, unless another snapshot came between. Small
 //! steps encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn.
 //!
-//! A turn that was not saved as a whole, after BUSY for example, should be dropped: destroy the snapshot and open it again. After a commit,
-//! loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
+//! A turn that was not saved as a whole, after BUSY for example, should be dropped: destroy the snapshot and open it again.
+//! After a commit, loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
 
 use super::handle::{mnnkv_snapshot, with};
 use super::park::{mnnkv_park_options, read_options};
@@ -37,7 +37,7 @@ use crate::gear::Effort;
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
 /// BUSY: if the session is interrupted
 /// CORRUPT: if tokens in the store do not decode, or tokens that only a file has are damaged there. Those of kv_memory_file are
-/// dropped and counted ("lost", report.h), and a repeated call writes the others
+/// dropped and counted ("lost", docs/report.md), and a repeated call writes the others
 /// IO: if the system or the host cannot write
 ///
 /// After a failure the session is unchanged, and what was given before is still there.
@@ -75,11 +75,11 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
 /// another way (aggregation, alpha, block_tokens). With the same config the chat goes on as if it had never stopped,
-/// with one exception. With a budget the scores by which blocks leave memory begin anew; the last step's length, for which room is kept, is unknown, so that
-/// tokens may stay raw for a step longer; and heads of dropped blocks that the file has from an earlier commit come back,
-/// so that "dropped_tokens" (report.h) may be less.
+/// with one exception. With a budget the scores by which blocks leave memory begin anew; the last step's length, for which room
+/// is kept, is unknown, so that tokens may stay raw for a step longer; and heads of dropped blocks that the file has from an
+/// earlier commit come back, so that "dropped_tokens" (docs/report.md) may be less.
 /// INVALID_ARGUMENT: if layer is out of range or open, the snapshot has more layers than the session, or the budget is too
-/// small for them (memory.h)
+/// small for them
 /// NOT_FOUND: if the snapshot has not the layer, such as one that append did not record
 /// UNSUPPORTED: if the layer has quantised tokens, and the session keeps that layer raw: by its config (neither kv_quant nor a
 ///     budget, or a later kv_quant_layer_start), or since its host does not attend

@@ -2,8 +2,8 @@
 //!
 //! mnnkv_session_park compresses all tokens of a layer, smaller and more slowly than the store does, and returns the
 //! memory of its buffers to the system. The next mnnkv_session_begin of the layer writes them back bit for bit, on all
-//! cores. Every config can be parked, {} included. Eviction, edits
-//! and positions work on parked layers as on others. A host parks each layer after a turn:
+//! cores. Every config can be parked, {} included. Eviction, edits and positions work on parked layers as on others. A host
+//! parks each layer after a turn:
 //!
 //!   for (layer = 0; layer < layers && status == MNNKV_OK; ++layer)
 //!       status = mnnkv_session_park(session, layer, &options, &caches[layer], &parked);
@@ -11,8 +11,7 @@
 //! A message that arrives meanwhile must not wait: another thread calls mnnkv_session_interrupt, the loop ends with
 //! MNNKV_BUSY, and begin, which ends the interruption, writes the parked layers back. After park the buffers of a
 //! floating-point cache may be freed: the next mnnkv_session_begin or _keep must get buffers with room for the tokens. Those
-//! of a quantised cache must stay, or be copied as a whole. A host with a snapshot (snapshot.h) may append before it parks,
-//! or after.
+//! of a quantised cache must stay, or be copied as a whole. A host with a snapshot may append before it parks, or after.
 
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::panic::body;

@@ -24,7 +24,7 @@ pub const MOST_TOKENS: usize = 240;
 /// The bits of a token.
 pub type Token = Rc<Dense>;
 
-/// Calls an export, whose arguments are valid as mnnkv.h asks for.
+/// Calls an export, whose arguments are valid as session.h asks for.
 macro_rules! c {
     ($name:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: handles are alive, and pointers lead to as much memory as the header asks for.
