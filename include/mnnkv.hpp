@@ -224,9 +224,9 @@ public:
     }
 
     /// mnnkv_session_positions
-    status positions(std::uint32_t layer, std::int32_t* pairs, std::size_t pairs_cap,
+    status positions(std::uint32_t layer, std::uint32_t kv_head, std::int32_t* pairs, std::size_t pairs_cap,
                      std::size_t& n_pairs) const noexcept {
-        return mnnkv_session_positions(handle_, layer, pairs, pairs_cap, &n_pairs);
+        return mnnkv_session_positions(handle_, layer, kv_head, pairs, pairs_cap, &n_pairs);
     }
 
     /// mnnkv_session_report into a std::string, or a type with resize() and contiguous chars. Empty on failure.

@@ -268,7 +268,7 @@ static void run_a_session(const mnnkv_layout* layout) {
     session_step(session, &cache, 1);
     check("lengths", mnnkv_session_lengths(session, 0, &logical, &physical));
     expect("evicted tokens", logical == 123 && physical == cache.kv_len && physical < 100);
-    check("positions", mnnkv_session_positions(session, 0, pairs, 16, &n_pairs));
+    check("positions", mnnkv_session_positions(session, 0, MNNKV_IN_CACHE, pairs, 16, &n_pairs));
     expect("sink and recent tokens stay", n_pairs >= 1 && pairs[0] == 0 && pairs[1] >= 16 &&
                                               pairs[2 * n_pairs - 2] + pairs[2 * n_pairs - 1] == 123);
     check("keep", mnnkv_session_keep(session, 0, rollback, 1, &cache));

@@ -102,7 +102,7 @@ public:
         if (on()) {
             std::size_t n_pairs = 0;
             pairs.resize(2 * length);
-            require(session_.positions(layer, pairs.data(), length, n_pairs), "positions");
+            require(session_.positions(layer, MNNKV_IN_CACHE, pairs.data(), length, n_pairs), "positions");
             pairs.resize(2 * n_pairs);
         }
         return pairs;

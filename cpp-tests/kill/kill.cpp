@@ -106,7 +106,7 @@ public:
     void check() const {
         std::vector<std::int32_t> pairs(2 * room);
         std::size_t count = 0;
-        OK(mnnkv_session_positions(session, 0, pairs.data(), room, &count));
+        OK(mnnkv_session_positions(session, 0, MNNKV_IN_CACHE, pairs.data(), room, &count));
         std::uint32_t at = 0;
         for (std::size_t i = 0; i < count; ++i) {
             for (std::int32_t j = 0; j < pairs[2 * i + 1]; ++j) {

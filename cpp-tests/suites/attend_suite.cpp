@@ -23,6 +23,12 @@ TEST(Attend, EveryTokenIsAttendedToOnAnyNumberOfThreads) {
         tokens += rows;
         EXPECT_LT(chat.distance(), rounding) << "step " << at;
     }
+    std::int32_t runs[2] = {};
+    std::size_t count = 0;
+    ASSERT_TRUE(ok(chat.session.positions(0, kv_heads - 1, runs, 1, count).code())) << "each token is attended to";
+    EXPECT_EQ((std::vector<std::int32_t>{0, static_cast<std::int32_t>(tokens)}), std::vector<std::int32_t>(runs, runs + 2));
+    EXPECT_EQ(chat.session.positions(0, MNNKV_IN_CACHE, runs, 1, count).code(), MNNKV_BUFFER_TOO_SMALL);
+    EXPECT_EQ(count, 2u) << "the first and the newest tokens are in the cache";
     const session_report now = report_of(chat.session);
     const double quantised = now.layer(0, "quant_tokens");
     EXPECT_EQ(quantised, now.layer(0, "quant_block_count") * block);
@@ -67,6 +73,12 @@ TEST(Attend, StepsThatDoNotFitAreRefusedAndUnharmed) {
         {bad, "overlap", [&] { return tried([](mnnkv_attend& s) { s.sinks = static_cast<const float*>(s.output); }); }},
         {bad, "part is 2 of 2", [&] { return mnnkv_session_attend(session.get(), 0, 2, 2, &now, &good); }},
         {bad, "part is 0 of 0", [&] { return mnnkv_session_attend(session.get(), 0, 0, 0, &now, &good); }},
+        {bad, "kv_head is 2",
+         [&] {
+             std::int32_t runs[2];
+             std::size_t count;
+             return session.positions(0, kv_heads, runs, 1, count).code();
+         }},
         {bad, "layer is 3", [&] { return mnnkv_session_attend(session.get(), 3, 0, 1, &now, &good); }},
         {bad, "0 of 2 rows", [&] { return chat.end(0, 2); }},
     };

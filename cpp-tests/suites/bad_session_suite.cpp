@@ -120,7 +120,7 @@ TEST_F(BadSession, PointersAreChecked) {
         {bad, "session", [&] { return mnnkv_session_end(nullptr, 1, 0, 2, &last); }},
         {bad, "session", [&] { return mnnkv_session_keep(nullptr, 0, all_, 1, &cache); }},
         {bad, "session", [&] { return mnnkv_session_lengths(nullptr, 0, number_.get(), &spare[0]); }},
-        {bad, "session", [&] { return mnnkv_session_positions(nullptr, 0, pairs, 32, count_.get()); }},
+        {bad, "session", [&] { return mnnkv_session_positions(nullptr, 0, MNNKV_IN_CACHE, pairs, 32, count_.get()); }},
         {bad, "cache", [&] { return mnnkv_session_begin(s, 0, nullptr, nullptr); }},
         {bad, "cache", [&] { return mnnkv_session_end(s, 1, 0, 2, nullptr); }},
         {bad, "cache", [&] { return mnnkv_session_keep(s, 0, all_, 1, nullptr); }},
@@ -131,11 +131,11 @@ TEST_F(BadSession, PointersAreChecked) {
         {bad, "logical", [&] { return mnnkv_session_lengths(s, 0, nullptr, number_.get()); }},
         {bad, "physical", [&] { return mnnkv_session_lengths(s, 0, number_.get(), nullptr); }},
         {bad, "logical", [&] { return mnnkv_session_lengths(s, 0, misaligned(spare), number_.get()); }},
-        {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, nullptr, 32, count_.get()); }},
-        {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, misaligned(pairs), 30, count_.get()); }},
-        {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, pairs, SIZE_MAX, count_.get()); }},
-        {bad, "n_pairs", [&] { return mnnkv_session_positions(s, 0, pairs, 32, nullptr); }},
-        {bad, "n_pairs", [&] { return mnnkv_session_positions(s, 0, pairs, 32, misaligned(sizes)); }},
+        {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, MNNKV_IN_CACHE, nullptr, 32, count_.get()); }},
+        {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, MNNKV_IN_CACHE, misaligned(pairs), 30, count_.get()); }},
+        {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, MNNKV_IN_CACHE, pairs, SIZE_MAX, count_.get()); }},
+        {bad, "n_pairs", [&] { return mnnkv_session_positions(s, 0, MNNKV_IN_CACHE, pairs, 32, nullptr); }},
+        {bad, "n_pairs", [&] { return mnnkv_session_positions(s, 0, MNNKV_IN_CACHE, pairs, 32, misaligned(sizes)); }},
         {bad, "text", [&] { return mnnkv_session_report(s, nullptr, 64, count_.get()); }},
         {bad, "text", [&] { return mnnkv_session_report(s, text, SIZE_MAX, count_.get()); }},
         {bad, "len", [&] { return mnnkv_session_report(s, text, 64, nullptr); }},
@@ -157,7 +157,7 @@ TEST_F(BadSession, LayersThatAreNotThereAreRefused) {
             {bad, "layer", [&] { return mnnkv_session_keep(handle(), layer, all_, 1, &cache); }},
             {bad, "layer", [&] { return mnnkv_session_lengths(handle(), layer, number_.get(), number_.get()); }},
             {bad, "layer",
-             [&] { return mnnkv_session_positions(handle(), layer, pairs_.get()->numbers, 32, count_.get()); }},
+             [&] { return mnnkv_session_positions(handle(), layer, MNNKV_IN_CACHE, pairs_.get()->numbers, 32, count_.get()); }},
         };
         if (layer != MNNKV_ALL_LAYERS) {
             calls.push_back({bad, "layer", [&] { return mnnkv_session_reset(handle(), layer); }});
@@ -240,7 +240,7 @@ TEST_F(BadSession, RoomThatIsTooSmallGivesTheLengthAndWritesNothingElse) {
     ASSERT_GE(closed().positions().size(), 4u) << "two runs";
     for (const std::size_t cap : {0u, 1u}) {
         EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "pairs",
-                            [&] { return mnnkv_session_positions(handle(), 0, cap ? two : nullptr, cap, &runs); }));
+                            [&] { return mnnkv_session_positions(handle(), 0, MNNKV_IN_CACHE, cap ? two : nullptr, cap, &runs); }));
         EXPECT_EQ(runs, closed().positions().size() / 2);
         EXPECT_TRUE(two[0] == 77 && two[1] == 77 && two[2] == 77);
         EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "cap", [&] {

@@ -221,9 +221,9 @@ private:
     pair_list session_positions() const {
         std::size_t n = 0;
         // BUFFER_TOO_SMALL, which gives n.
-        (void)session_.positions(number_, nullptr, 0, n);
+        (void)session_.positions(number_, MNNKV_IN_CACHE, nullptr, 0, n);
         pair_list runs(2 * n);
-        EXPECT_TRUE(ok(session_.positions(number_, runs.data(), n, n).code()));
+        EXPECT_TRUE(ok(session_.positions(number_, MNNKV_IN_CACHE, runs.data(), n, n).code()));
         EXPECT_EQ(runs.size(), 2 * n);
         return runs;
     }

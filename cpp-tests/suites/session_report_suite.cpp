@@ -63,7 +63,7 @@ TEST(SessionReport, IsReadBesideEveryOtherCall) {
             wrong += !session.report(text) || !session.lengths(0, logical, physical) || physical > logical;
             const double now = mnnkv_host::json_number_of(text, "h2o_total_evict_tokens");
             wrong += now < evicted;
-            const mnnkv_status runs = session.positions(0, nullptr, 0, n).code();
+            const mnnkv_status runs = session.positions(0, MNNKV_IN_CACHE, nullptr, 0, n).code();
             wrong += runs != MNNKV_OK && runs != MNNKV_BUFFER_TOO_SMALL;
             evicted = now;
             ++reads;

@@ -234,7 +234,7 @@ TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
                                  third.begin(0, cache, step),
                                  third.keep(0, nullptr, 0, cache),
                                  third.lengths(0, logical, physical),
-                                 third.positions(0, nullptr, 0, n),
+                                 third.positions(0, MNNKV_IN_CACHE, nullptr, 0, n),
                                  third.report(text)};
     for (const mnnkv::status& status : all) {
         EXPECT_EQ(status.code(), MNNKV_INVALID_ARGUMENT);

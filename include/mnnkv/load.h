@@ -183,8 +183,8 @@ static struct mnnkv_functions {
             mnnkv_cache *cache);
     mnnkv_status (*session_rewritten)(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
     mnnkv_status (*session_lengths)(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
-    mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap,
-            size_t *n_pairs);
+    mnnkv_status (*session_positions)(const mnnkv_session *session, uint32_t layer, uint32_t kv_head, int32_t *pairs,
+            size_t pairs_cap, size_t *n_pairs);
     mnnkv_status (*session_pin)(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on);
     mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
     mnnkv_status (*session_report)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
@@ -367,9 +367,9 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_lengths(const mnnkv_session *sessio
     return mnnkv_loaded.session_lengths ? mnnkv_loaded.session_lengths(session, layer, logical, physical) : MNNKV_UNSUPPORTED;
 }
 
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_positions(const mnnkv_session *session, uint32_t layer, int32_t *pairs,
-            size_t pairs_cap, size_t *n_pairs) {
-    return mnnkv_loaded.session_positions ? mnnkv_loaded.session_positions(session, layer, pairs, pairs_cap,
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_positions(const mnnkv_session *session, uint32_t layer, uint32_t kv_head,
+            int32_t *pairs, size_t pairs_cap, size_t *n_pairs) {
+    return mnnkv_loaded.session_positions ? mnnkv_loaded.session_positions(session, layer, kv_head, pairs, pairs_cap,
             n_pairs) : MNNKV_UNSUPPORTED;
 }
 

@@ -65,7 +65,7 @@ extern "C" {
 //   copy takes memory for stored tokens until the next end. Only private anonymous memory (malloc's) returns to the system.
 // - Threads. Several layers may be open at once. mnnkv_session_trim may overlap any call but destroy; h2o.h has another
 //   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend and _interrupt do not.
-//   Workers, shared by the sessions of a process, sleep when idle. Destroy waits for them, and begin for tokens in their hands.
+//   Begin, end, keep and reset of a layer return BUSY while a thread attends. Workers sleep when idle. Destroy waits for them.
 
 /// The caches of one chat (one sequence) of one model. A batch needs a session for each.
 typedef struct mnnkv_session mnnkv_session;
@@ -86,7 +86,6 @@ typedef struct mnnkv_session_options {
 
 /// Makes a session.
 /// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
-/// OUT_OF_MEMORY: if memory is refused, or a thread for compression cannot be started
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 
 /// Frees a session, and all tokens that are not in a cache. Waits for jobs of its workers that have begun.
@@ -180,12 +179,12 @@ mnnkv_status mnnkv_session_attend(const mnnkv_session *session, uint32_t layer, 
 
 // --- History -----------------------------------------------------------------------------------------------------------------
 
-/// Every layer, where a function takes one or all.
+/// Every layer, where a function takes one or all; and the cache, where it takes a KV head.
 #define MNNKV_ALL_LAYERS UINT32_MAX
+#define MNNKV_IN_CACHE UINT32_MAX
 
 /// Forgets the tokens and pins of a layer, or of all with MNNKV_ALL_LAYERS, open or not: you have cleared the cache.
 /// INVALID_ARGUMENT: if layer is out of range
-/// BUSY: if a thread attends, or hands over sums; keep and begin likewise
 mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 
 /// Keeps only the tokens at given logical positions, between steps (rollback, erase). Call it for each layer with tokens. They
@@ -207,12 +206,13 @@ mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uin
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
 
-/// Returns the logical positions of the tokens in a layer's cache, in physical order: stored ones, too, but not quantised ones.
-/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch; of an open layer as begin left them.
-/// INVALID_ARGUMENT: if layer is out of range
+/// Returns the logical positions of the tokens that a KV head can still attend to, anywhere; of an open layer as of begin.
+/// kv_head: MNNKV_IN_CACHE = those in the cache, in physical order: stored ones, too, but not quantised ones.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch.
+/// INVALID_ARGUMENT: if layer or kv_head is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
-mnnkv_status mnnkv_session_positions(const mnnkv_session *session, uint32_t layer, int32_t *pairs, size_t pairs_cap,
-                                     size_t *n_pairs);
+mnnkv_status mnnkv_session_positions(const mnnkv_session *session, uint32_t layer, uint32_t kv_head, int32_t *pairs,
+                                     size_t pairs_cap, size_t *n_pairs);
 
 /// Pins (on = 1) or unpins (0) the tokens at logical positions first .. first + count, also future ones, in all layers, open or
 /// not. They and their blocks are never evicted or dropped. Pins follow their tokens through keep and chat files.

@@ -206,7 +206,8 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
 fn positions(session: *mut mnnkv_session) -> Vec<u32> {
     let (mut pairs, mut n) = ([[0i32; 2]; 64], 0);
     // SAFETY: pointers are of live values and as long as they are said to be.
-    let status = unsafe { mnnkv_session_positions(session, 0, pairs.as_mut_ptr().cast(), pairs.len(), &mut n) };
+    let status =
+        unsafe { mnnkv_session_positions(session, 0, MNNKV_IN_CACHE, pairs.as_mut_ptr().cast(), pairs.len(), &mut n) };
     assert_eq!(status, MNNKV_OK);
     pairs[..n].iter().flat_map(|p| p[0] as u32..(p[0] + p[1]) as u32).collect()
 }
@@ -233,7 +234,7 @@ fn ask(session: *mut mnnkv_session, calls: &mut Calls) {
     let (to, cap) = (text.as_mut_ptr(), text.len());
     call!(calls, mnnkv_session_report(session, to.cast(), cap, &mut len));
     let (mut pairs, mut n) = ([[0i32; 2]; 64], 0);
-    call!(calls, mnnkv_session_positions(session, 0, pairs.as_mut_ptr().cast(), pairs.len(), &mut n));
+    call!(calls, mnnkv_session_positions(session, 0, MNNKV_IN_CACHE, pairs.as_mut_ptr().cast(), pairs.len(), &mut n));
 }
 
 /// Blocks of tokens through a store alone. Returns its calls.

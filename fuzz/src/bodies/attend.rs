@@ -220,7 +220,14 @@ impl Chat {
         let (mut logical, mut physical) = (0, 0);
         right(c!(mnnkv_session_lengths(self.session, 0, &mut logical, &mut physical)));
         let (mut pairs, mut count) = ([0i32; 2 * MOST_TOKENS], 0);
-        right(c!(mnnkv_session_positions(self.session, 0, pairs.as_mut_ptr(), MOST_TOKENS, &mut count)));
+        right(c!(mnnkv_session_positions(
+            self.session,
+            0,
+            MNNKV_IN_CACHE,
+            pairs.as_mut_ptr(),
+            MOST_TOKENS,
+            &mut count
+        )));
         let pairs = pairs[..2 * count].as_chunks::<2>().0;
         let new = self.open.map_or(0, |open| open.rows);
         let mut places: Vec<usize> =

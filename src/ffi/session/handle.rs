@@ -52,7 +52,7 @@
 //!   copy takes memory for stored tokens until the next end. Only private anonymous memory (malloc's) returns to the system.
 //! - Threads. Several layers may be open at once. mnnkv_session_trim may overlap any call but destroy; h2o.h has another
 //!   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend and _interrupt do not.
-//!   Workers, shared by the sessions of a process, sleep when idle. Destroy waits for them, and begin for tokens in their hands.
+//!   Begin, end, keep and reset of a layer return BUSY while a thread attends. Workers sleep when idle. Destroy waits for them.
 
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::given;
@@ -174,7 +174,6 @@ unsafe impl Sized32 for mnnkv_session_options {
 
 /// Makes a session.
 /// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
-/// OUT_OF_MEMORY: if memory is refused, or a thread for compression cannot be started
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_create(
     options: *const mnnkv_session_options,

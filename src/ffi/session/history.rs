@@ -8,8 +8,9 @@ use crate::ffi::pointer::{self, Out, PairsOut};
 use crate::ffi::status::mnnkv_status;
 use crate::status::bail;
 
-/// Every layer, where a function takes one or all.
+/// Every layer, where a function takes one or all; and the cache, where it takes a KV head.
 pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
+pub const MNNKV_IN_CACHE: u32 = u32::MAX;
 
 /// The layer that an argument names; `None` for all.
 pub(in crate::ffi) fn layer_or_all(layer: u32) -> Option<u32> {
@@ -18,7 +19,6 @@ pub(in crate::ffi) fn layer_or_all(layer: u32) -> Option<u32> {
 
 /// Forgets the tokens and pins of a layer, or of all with MNNKV_ALL_LAYERS, open or not: you have cleared the cache.
 /// INVALID_ARGUMENT: if layer is out of range
-/// BUSY: if a thread attends, or hands over sums; keep and begin likewise
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     body!({
@@ -81,21 +81,23 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
     }))
 }
 
-/// Returns the logical positions of the tokens in a layer's cache, in physical order: stored ones, too, but not quantised ones.
-/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch; of an open layer as begin left them.
-/// INVALID_ARGUMENT: if layer is out of range
+/// Returns the logical positions of the tokens that a KV head can still attend to, anywhere; of an open layer as of begin.
+/// kv_head: MNNKV_IN_CACHE = those in the cache, in physical order: stored ones, too, but not quantised ones.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch.
+/// INVALID_ARGUMENT: if layer or kv_head is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_positions(
     session: *const mnnkv_session,
     layer: u32,
+    kv_head: u32,
     pairs: *mut i32,
     pairs_cap: usize,
     n_pairs: *mut usize,
 ) -> mnnkv_status {
     body!(with(session, |session| {
         let out = PairsOut::new(pairs, pairs_cap, n_pairs)?;
-        out.set(&session.positions(layer, None)?)
+        out.set(&session.positions(layer, (kv_head != MNNKV_IN_CACHE).then_some(kv_head))?)
     }))
 }
 

@@ -288,7 +288,14 @@ impl Chat {
     /// The logical positions of a layer's cache, in physical order.
     pub fn positions(&self, layer: usize) -> Vec<u32> {
         let (mut pairs, mut count) = ([0i32; 2 * MOST_TOKENS], 0);
-        right(c!(mnnkv_session_positions(self.session, layer as u32, pairs.as_mut_ptr(), MOST_TOKENS, &mut count)));
+        right(c!(mnnkv_session_positions(
+            self.session,
+            layer as u32,
+            MNNKV_IN_CACHE,
+            pairs.as_mut_ptr(),
+            MOST_TOKENS,
+            &mut count
+        )));
         pairs[..2 * count]
             .as_chunks::<2>()
             .0
