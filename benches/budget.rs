@@ -34,6 +34,8 @@ struct Chat {
     tokens: usize,
     /// The last step of the last layer attended by the session.
     attends: bool,
+    /// Times of begin and of end, of layers that attend.
+    calls: [Vec<Duration>; 2],
 }
 
 impl Chat {
@@ -60,7 +62,7 @@ impl Chat {
         let caches = (0..layers).map(|_| cache()).collect();
         let mut noise = Noise(1);
         let base = (0..RANK * DIMS).map(|_| noise.wide()).collect();
-        Chat { kv_heads, session, layout, caches, base, noise, tokens: 0, attends: false }
+        Chat { kv_heads, session, layout, caches, base, noise, tokens: 0, attends: false, calls: Default::default() }
     }
 
     /// A key of the model's directions.
@@ -94,7 +96,7 @@ impl Chat {
             let number = layer as u32;
             let start = Instant::now();
             let begun = self.session.begin(number, Some(Cache::new(&self.layout, key, value).unwrap()), *len).unwrap();
-            time += start.elapsed();
+            let begin = start.elapsed();
             let mut cache = Cache::new(&self.layout, key, value).unwrap();
             let range = self.layout.range(begun.kv_len, count as u32).unwrap();
             scatter(&mut cache, range, &bytes(&keys.concat()), &bytes(&values.concat())).unwrap();
@@ -107,8 +109,14 @@ impl Chat {
             }
             let (key, value, len) = &mut self.caches[layer];
             let cache = Cache::new(&self.layout, key, value).unwrap();
+            let attended = start.elapsed();
             self.session.end(number, 0, rows, cache, *len).unwrap();
-            time += start.elapsed();
+            let rest = start.elapsed();
+            time += begin + rest;
+            if begun.attends {
+                self.calls[0].push(begin);
+                self.calls[1].push(rest - attended);
+            }
         }
         self.tokens += count;
         (output, time)
@@ -169,6 +177,13 @@ fn steps(last: usize) -> Table {
     {
         let (time, token) = times[at];
         table.row([name.into(), format!("{time:.2}"), format!("{:.2}", time / median), token.to_string()]);
+    }
+    for (name, mut times) in ["begin of a layer, median", "end of a layer, median"].into_iter().zip(chat.calls) {
+        // Of the last eighth of the chat.
+        times.drain(..times.len() / 8 * 7);
+        times.sort_unstable();
+        let time = times[times.len() / 2].as_secs_f64() * 1e3;
+        table.row([name.into(), format!("{time:.4}"), format!("{:.4}", time / median), "-".into()]);
     }
     table
 }
