@@ -71,6 +71,9 @@ impl Found {
     /// Adds what another part has found. Masses are advice: where memory is refused, they are fewer.
     pub(super) fn add(&mut self, other: Found) {
         fn append<T>(to: &mut Vec<T>, from: Vec<T>) {
+            if from.is_empty() {
+                return;
+            }
             if to.is_empty() {
                 *to = from;
             } else if memory::reserve_amortized(to, from.len()).is_ok() {

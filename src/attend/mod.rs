@@ -23,7 +23,7 @@ pub use offload::{Offloaded, Reads, SketchWork, Source};
 pub use queries::Queries;
 pub use round::{MOST_PARTS, Round};
 pub use sketch::Sketch;
-pub use step::{FEW_ROWS, Mask, Step, Tokens, Work, attend};
+pub use step::{FEW_ROWS, Mask, Step, Tokens, Work, WorkPool, attend};
 
 #[cfg(test)]
 pub(crate) mod tests;

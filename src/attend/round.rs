@@ -32,6 +32,23 @@ pub(super) struct Partial {
     pub(super) shares: Shares,
 }
 
+impl Partial {
+    /// Nothing is left; the memory stays.
+    pub(super) fn clear(&mut self) {
+        self.heads.clear();
+        self.running.clear();
+        self.sums.clear();
+        self.shares.clear();
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        (self.heads.capacity() + self.sums.capacity()) * size_of::<u32>()
+            + self.running.capacity() * size_of::<Running>()
+            + self.shares.bytes()
+    }
+}
+
 /// What all parts of a round must have alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RoundShape {
@@ -124,8 +141,8 @@ impl Round {
         Ok(())
     }
 
-    /// A part has ended. Returns what all parts have left to merge, in their order, to the last one.
-    pub(super) fn end(&self, part: u32, partial: Option<Partial>, found: Found) -> Result<Vec<Partial>> {
+    /// A part has ended. To the last one `all`, a list without any, becomes what all parts have left to merge, in their order.
+    pub(super) fn end(&self, part: u32, partial: Option<Partial>, found: Found, all: &mut Vec<Partial>) -> Result<()> {
         let mut now = self.lock()?;
         now.found.add(found);
         if let Some(partial) = partial {
@@ -135,20 +152,20 @@ impl Round {
             now.partials.insert(at, partial);
         }
         now.ended |= 1 << part;
-        if now.ended.count_ones() < now.parts {
-            return Ok(Vec::new());
+        if now.ended.count_ones() == now.parts {
+            now.done += now.shape.rows;
+            now.kv_len = now.kv_len.max(now.shape.kv_len);
+            now.parts = 0;
+            std::mem::swap(&mut now.partials, all);
         }
-        now.done += now.shape.rows;
-        now.kv_len = now.kv_len.max(now.shape.kv_len);
-        now.parts = 0;
-        Ok(std::mem::take(&mut now.partials))
+        Ok(())
     }
 }
 
 impl Round {
-    /// Adds what the last part has found.
-    pub(super) fn found(&self, found: Found) -> Result<()> {
-        self.lock()?.found.add(found);
+    /// Adds what the last part finds.
+    pub(super) fn find(&self, body: impl FnOnce(&mut Found)) -> Result<()> {
+        body(&mut self.lock()?.found);
         Ok(())
     }
 
@@ -188,8 +205,11 @@ mod model {
         RoundShape { rows, ..RoundShape::default() }
     }
 
-    fn partial(part: u32) -> Option<Partial> {
-        Some(Partial { part, sums: vec![part as f32], ..Partial::default() })
+    /// Ends a part. Returns how many it merges.
+    fn end(round: &Round, part: u32) -> usize {
+        let (partial, mut all) = (Partial { part, sums: vec![part as f32], ..Partial::default() }, Vec::new());
+        round.end(part, Some(partial), Found::default(), &mut all).unwrap();
+        all.len()
     }
 
     #[test]
@@ -201,12 +221,12 @@ mod model {
                     let round = round.clone();
                     thread::spawn(move || {
                         round.begin((part, 3), rows(1), Duration::ZERO).unwrap();
-                        round.end(part, partial(part), Found::default()).unwrap().len()
+                        end(&round, part)
                     })
                 })
                 .collect();
             round.begin((2, 3), rows(1), Duration::ZERO).unwrap();
-            let own = round.end(2, partial(2), Found::default()).unwrap().len();
+            let own = end(&round, 2);
             let mut all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
             all.push(own);
             all.sort_unstable();
@@ -223,14 +243,14 @@ mod model {
                 let round = round.clone();
                 thread::spawn(move || {
                     round.begin((1, 2), rows(4), Duration::ZERO).unwrap();
-                    round.end(1, partial(1), Found::default()).unwrap().len()
+                    end(&round, 1)
                 })
             };
             round.begin((0, 2), rows(4), Duration::ZERO).unwrap();
             round.failed(0).unwrap();
             // Where the other has not begun, the round begins anew.
             round.begin((0, 2), rows(4), Duration::ZERO).unwrap();
-            let own = round.end(0, partial(0), Found::default()).unwrap().len();
+            let own = end(&round, 0);
             assert_eq!(own + other.join().unwrap(), 2);
             assert_eq!(round.done().unwrap().0, 4);
         });

@@ -110,6 +110,40 @@ pub struct Work {
     pub(super) shares: Shares,
     pub(super) found: Found,
     pub(super) reads: ReadWork,
+    /// What the part leaves, and what the last one merges.
+    left: Partial,
+    merged: Vec<Partial>,
+}
+
+/// Working memory that no part has. Parts of all layers take turns in it.
+#[derive(Default)]
+pub struct WorkPool {
+    work: Vec<Work>,
+    partials: Vec<Partial>,
+}
+
+impl WorkPool {
+    /// Working memory for a part.
+    pub fn take(&mut self) -> Work {
+        let mut work = self.work.pop().unwrap_or_default();
+        work.left = self.partials.pop().unwrap_or_default();
+        work
+    }
+
+    /// A part has ended. Memory that there is no room for is freed.
+    pub fn give(&mut self, mut work: Work) {
+        let left = std::mem::take(&mut work.left);
+        for mut partial in work.merged.drain(..).chain([left]).filter(|partial| partial.bytes() > 0) {
+            partial.clear();
+            let _ = memory::push(&mut self.partials, partial);
+        }
+        let _ = memory::push(&mut self.work, work);
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.work.iter().map(Work::bytes).chain(self.partials.iter().map(Partial::bytes)).sum()
+    }
 }
 
 /// Tokens that are folded at once: raw ones, or a block.
@@ -227,10 +261,12 @@ pub fn attend(
             return Err(error);
         }
     };
-    let mut left = round.end(part, partial, std::mem::take(&mut work.found))?;
-    if !left.is_empty() {
-        round.found(run.merge(&mut left, work, write))?;
+    let (found, mut all) = (std::mem::take(&mut work.found), std::mem::take(&mut work.merged));
+    round.end(part, partial, found, &mut all)?;
+    if !all.is_empty() {
+        round.find(|found| run.merge(&mut all, work, found, write))?;
     }
+    work.merged = all;
     Ok(())
 }
 
@@ -325,7 +361,8 @@ impl Run<'_> {
         }
         let unit = Unit { head: 0, heads, row: 0, rows };
         self.load(&unit, work)?;
-        let mut left = Partial { part: part as u32, ..Partial::default() };
+        let mut left = std::mem::take(&mut work.left);
+        left.part = part as u32;
         let total = heads * tiles + self.tokens.blocks.cells_here();
         let segments = segments(total);
         for segment in share(segments, (part, parts)) {
@@ -345,7 +382,7 @@ impl Run<'_> {
                 (0..heads).try_for_each(|head| self.end_piece(&unit, head, work, &mut left))?;
             }
         }
-        left.shares = std::mem::take(&mut work.shares);
+        std::mem::swap(&mut left.shares, &mut work.shares);
         Ok(Some(left))
     }
 
@@ -400,7 +437,13 @@ impl Run<'_> {
 
     /// Merges the pieces of all parts, those of the file last, in the memory of the part that has ended last, and writes the
     /// rows.
-    fn merge(&self, left: &mut [Partial], work: &mut Work, write: &mut dyn FnMut(usize, usize, &[f32])) -> Found {
+    fn merge(
+        &self,
+        left: &mut [Partial],
+        work: &mut Work,
+        found: &mut Found,
+        write: &mut dyn FnMut(usize, usize, &[f32]),
+    ) {
         let unit = Unit { head: 0, heads: self.tokens.kv_heads(), row: 0, rows: self.step.queries.rows };
         let (len, vectors) = (sums_len(self.tokens.shape.dims), unit.rows * self.group);
         (0..unit.heads).for_each(|head| self.begin_piece(&unit, head, work));
@@ -416,12 +459,10 @@ impl Run<'_> {
                 }
             }
         }
-        let mut found = Found::default();
         for part in left {
-            part.shares.weigh(|head| self.vectors(&unit, head), &work.running, &mut found);
+            part.shares.weigh(|head| self.vectors(&unit, head), &work.running, found);
         }
         self.finish(&unit, &mut work.sums, &work.running, write);
-        found
     }
 
     /// Writes the rows of a unit.
@@ -504,7 +545,7 @@ impl Run<'_> {
 
 impl Work {
     /// Bytes of memory.
-    pub fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         fn of<T>(list: &Vec<T>) -> usize {
             list.capacity() * size_of::<T>()
         }

@@ -16,9 +16,9 @@ use super::layer::Layer;
 use super::offload::Offload;
 use super::quant::Encoding;
 use super::{Session, State};
-use crate::attend::{self, Blocks, Reads, Work};
+use crate::attend::{self, Blocks, Reads, WorkPool};
 use crate::layout::{Layout, Rows};
-use crate::status::{Error, Result, bail};
+use crate::status::{Result, bail};
 use crate::sys::{memory, pages};
 
 /// Sketches take at most this share of what is left for blocks, of 8: a block of the file is better than one that is gone.
@@ -282,10 +282,10 @@ impl Session {
     /// room for what one step has needed. Returns the bytes of working memory that is left.
     pub(super) fn fit_working(&self, state: &mut State) -> Result<usize> {
         if let Some(budget) = &mut state.budget {
-            let mut parts = self.parts.lock().map_err(|_| Error::out_of_service("the session"))?;
-            let bytes = parts.iter().map(Work::bytes).sum::<usize>() + state.encoding.bytes();
+            let mut parts = self.parts()?;
+            let bytes = parts.bytes() + state.encoding.bytes();
             if bytes as u64 > budget.bytes / WORKING_PART {
-                (*parts, state.encoding) = (Vec::new(), Encoding::default());
+                (*parts, state.encoding) = (WorkPool::default(), Encoding::default());
                 budget.see_freed(bytes);
             }
         }

@@ -6,7 +6,7 @@ use super::eviction::{ClosingStep, Eviction};
 use super::lossless::Lossless;
 use super::offload::Offload;
 use super::quant::Quant;
-use super::step::{Slot, Step, is_float};
+use super::step::{Slot, Spare, Step, is_float};
 use super::sums::{Sums, Wanted};
 use super::tokens::{CacheLengths, Edit, Runs, Tokens};
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
@@ -164,14 +164,16 @@ impl Layer {
 
     /// Makes all that a step needs, so that [`Layer::open`] cannot fail.
     /// BUSY: if a thread still attends in the last one.
-    pub(super) fn prepare(&mut self, spare: &mut Vec<Sums>, lanes: u32) -> Result<()> {
+    pub(super) fn prepare(&mut self, spare: &mut Spare, lanes: u32) -> Result<()> {
         let wanted = self.wanted();
         let step = self.step_mut()?;
+        step.close();
         step.tokens.reserve()?;
         step.wanted = wanted;
+        step.round.all_found().masses = std::mem::take(&mut spare.masses);
         if let Some(wanted) = wanted {
-            if step.sums.is_empty() {
-                step.sums = spare.pop().map_or_else(|| Sums::new(lanes), Ok)?;
+            if step.sums.is_empty() || step.sums.is_poisoned() {
+                step.sums = spare.sums.pop().map_or_else(|| Sums::new(lanes), Ok)?;
             }
             step.sums.start(wanted.block_tokens);
         }
@@ -188,7 +190,6 @@ impl Layer {
         let (attends, rows) = (self.attends(), self.rows);
         let weighs = self.quant.as_ref().is_some_and(Quant::weighs);
         let step = self.step_mut()?;
-        step.close();
         (step.rows, step.attends, step.weighs) = (rows, attends, weighs);
         step.file = offload.filter(|_| attends).and_then(Offload::source);
         *self.slot.lock()? = Some(self.step.clone());
@@ -210,24 +211,22 @@ impl Layer {
         }
         let step = self.step_mut()?;
         step.tokens.append(closing.added)?;
-        (step.file, step.attends) = (None, false);
         if let Some(eviction) = &mut self.eviction {
             eviction.end(&closing, &self.step.tokens, &self.pins, start);
         }
         Ok(())
     }
 
-    /// Takes note of the cache of a step that has ended, and leaves its lanes to the next one.
-    pub(super) fn close(&mut self, cache: Option<&Cache<'_>>, spare: &mut Vec<Sums>) {
+    /// A step has ended, of which nothing is wanted any more.
+    pub(super) fn close(&mut self, spare: &mut Spare) {
         if let Some(step) = self.step.get_mut() {
+            step.close();
+            spare.masses = std::mem::take(&mut step.round.all_found().masses);
             let sums = std::mem::take(&mut step.sums);
             if !sums.is_empty() && !sums.is_poisoned() {
                 // One that there is no room for is made anew.
-                let _ = memory::push(spare, sums);
+                let _ = memory::push(&mut spare.sums, sums);
             }
-        }
-        if let Some(cache) = cache {
-            self.see(cache);
         }
     }
 

@@ -33,7 +33,7 @@ pub use step::Begun;
 pub use sums::ScoredRows;
 pub use tokens::CacheLengths;
 
-use crate::attend::Work;
+use crate::attend::{Mass, WorkPool};
 use crate::layout::{self, Cache, Kind, Layout, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::{Settings, Spares, Store};
@@ -45,8 +45,8 @@ use layer::Layer;
 use offload::Offload;
 use quant::Encoding;
 use std::sync::atomic::{AtomicBool, Ordering};
-use step::{Slot, is_float};
-use sums::{MOST_LANES, Sums};
+use step::{Slot, Spare, is_float};
+use sums::MOST_LANES;
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
 const MOST_LAYERS: u32 = 4096;
@@ -61,7 +61,7 @@ pub struct Session {
     /// Threads that may hand over sums at once.
     lanes: u32,
     /// Working memory of parts.
-    parts: Mutex<Vec<Work>>,
+    parts: Mutex<WorkPool>,
     /// See [`Session::interrupt`].
     interrupted: AtomicBool,
 }
@@ -73,8 +73,7 @@ struct State {
     store: Store,
     /// Working memory of quantisation.
     encoding: Encoding,
-    /// Lanes of steps that are closed, with room for those of the open ones.
-    spare_sums: Vec<Sums>,
+    spare: Spare,
     /// `None` where the config sets none.
     budget: Option<Budget>,
 }
@@ -114,17 +113,15 @@ impl Session {
         let outlook = config.outlook(layers)?;
         let layers = memory::try_collect((0..layers).map(|number| Layer::new(number, &config)))?;
         let slots = memory::collect(layers.iter().map(|layer| layer.slot.clone()))?;
-        let mut spare_sums = Vec::new();
-        memory::reserve(&mut spare_sums, layers.iter().filter(|layer| layer.eviction.is_some()).count())?;
         let budget = config.memory.take().map(Budget::new).transpose()?;
-        let encoding = Encoding::default();
+        let (encoding, spare) = (Encoding::default(), Spare::default());
         Ok(Session {
             outlook,
             warnings,
-            state: Mutex::new(State { warnings: 0, layers, store, encoding, spare_sums, budget }),
+            state: Mutex::new(State { warnings: 0, layers, store, encoding, spare, budget }),
             slots,
             lanes,
-            parts: Mutex::new(Vec::new()),
+            parts: Mutex::default(),
             interrupted: AtomicBool::new(false),
         })
     }
@@ -148,14 +145,14 @@ impl Session {
     pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<Begun> {
         let mut state = self.state()?;
         let working = self.fit_working(&mut state)?;
-        let State { layers, store, encoding, spare_sums, budget, .. } = &mut *state;
+        let State { layers, store, encoding, spare, budget, .. } = &mut *state;
         let found = find(layers, layer)?;
         found.check_closed(kv_len)?;
         found.check_cache(cache.as_ref(), kv_len)?;
         let share = share(budget, layers, layer, cache.as_ref().map(|cache| cache.layout), working)?;
         let share = share.as_ref();
         let layer = find(layers, layer)?;
-        layer.prepare(spare_sums, self.lanes)?;
+        layer.prepare(spare, self.lanes)?;
 
         self.interrupted.store(false, Ordering::Relaxed);
         let mut spares = Spares::default();
@@ -186,7 +183,7 @@ impl Session {
     pub fn end(&self, layer: u32, heads: u32, queries: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let working = self.fit_working(&mut state)?;
-        let State { layers, store, spare_sums, budget, .. } = &mut *state;
+        let State { layers, store, spare, budget, .. } = &mut *state;
         let at = layer as usize;
         let layer = find(layers, layer)?;
         let slot = layer.slot.clone();
@@ -206,7 +203,7 @@ impl Session {
             return Err(error);
         }
         drop(open);
-        layer.close(Some(&cache), spare_sums);
+        layer.see(&cache);
         layer.see_step(added);
         let share = budget.as_ref().map(|budget| budget.share(layers, &cache.layout.into(), added, working));
         let layer = &mut layers[at];
@@ -214,6 +211,7 @@ impl Session {
         let raw = kv_len - budget::chunk(added);
         layer.fit_step(share.as_ref(), raw, budget::offload(budget));
         layer.see_share(share.as_ref(), raw);
+        layer.close(spare);
         if layer.released_bytes > 0 {
             tail::release_again(&mut cache, kv_len - added, kv_len);
         }
@@ -229,7 +227,7 @@ impl Session {
     /// Closes a step that failed: the cache has the `kv_len` tokens that begin left. The step is not counted.
     pub fn abort(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
-        let State { layers, store, spare_sums, .. } = &mut *state;
+        let State { layers, store, spare, .. } = &mut *state;
         let layer = find(layers, layer)?;
         let slot = layer.slot.clone();
         let mut open = slot.lock()?;
@@ -244,10 +242,10 @@ impl Session {
         }
         *open = None;
         drop(open);
-        if let Some(step) = layer.step.get_mut() {
-            step.close();
+        layer.close(spare);
+        if let Some(cache) = &cache {
+            layer.see(cache);
         }
-        layer.close(cache.as_ref(), spare_sums);
         if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
             lossless.abort(store, cache);
         }
@@ -379,9 +377,15 @@ impl Session {
     /// Bytes of working memory, which no layer has.
     fn working_bytes(&self, state: &State) -> Result<usize> {
         let Some(budget) = &state.budget else { return Ok(0) };
-        let parts = self.parts.lock().map_err(|_| Error::out_of_service("the session"))?;
-        let parts: usize = parts.iter().map(Work::bytes).sum();
-        Ok(parts + state.encoding.bytes() + budget.offload.as_ref().map_or(0, Offload::working_bytes))
+        let masses = state.spare.masses.capacity() * size_of::<Mass>();
+        Ok(self.parts()?.bytes()
+            + masses
+            + state.encoding.bytes()
+            + budget.offload.as_ref().map_or(0, Offload::working_bytes))
+    }
+
+    fn parts(&self) -> Result<MutexGuard<'_, WorkPool>> {
+        self.parts.lock().map_err(|_| Error::out_of_service("the session"))
     }
 
     /// INTERNAL: if a call has panicked.

@@ -4,12 +4,12 @@
 use super::Session;
 use super::sums::{ScoredRows, Sums, Wanted};
 use super::tokens::{CacheLengths, Tokens};
-use crate::attend::{self, Round, Shape, Source, Work};
+use crate::attend::{self, Mass, Round, Shape, Source, Work};
 use crate::h2o::BlockSums;
 use crate::layout::{CacheRef, Kind, Rows};
 use crate::status::{Error, Result, bail};
 use crate::sys::storage::Storage;
-use crate::sys::{Mutex, MutexGuard, Shared, memory};
+use crate::sys::{Mutex, MutexGuard, Shared};
 use std::time::Duration;
 
 /// What a layer's threads share. Between steps its layer alone has it.
@@ -110,6 +110,13 @@ impl Step {
     }
 }
 
+/// Memory of steps that have ended, for the next ones.
+#[derive(Default)]
+pub(super) struct Spare {
+    pub(super) sums: Vec<Sums>,
+    pub(super) masses: Vec<Mass>,
+}
+
 /// Whether the host keeps numbers, and no codes.
 pub(super) fn is_float(rows: &Rows) -> bool {
     matches!((rows.key, rows.value), (Kind::Float(_), Kind::Float(_)))
@@ -186,11 +193,9 @@ impl Session {
         if !open.attends {
             bail!(InvalidArgument, "the host attends in layer {layer}: mnnkv_step::attends of begin is 0");
         }
-        let parts = || self.parts.lock().map_err(|_| Error::out_of_service("the session"));
-        let mut work = parts()?.pop().unwrap_or_default();
+        let mut work = self.parts()?.take();
         let result = open.attend(cache, step, part, &mut work, write);
-        // Working memory that there is no room for is freed.
-        let _ = memory::push(&mut *parts()?, work);
+        self.parts()?.give(work);
         result.map_err(|error| error.within(format_args!("layer {layer}")))
     }
 

@@ -1,6 +1,7 @@
 //! What the memory counts of a budget say, beside what is allocated.
 
-use super::{common, counting_allocator::held, packing};
+use super::counting_allocator::{allocations, held};
+use super::{common, packing};
 use mnnkv::attend::{Queries, Shape, Step};
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{Cache, CacheRef, Layout};
@@ -8,6 +9,53 @@ use mnnkv::session::{Host, Session};
 
 const HEADS: usize = 4;
 const DIMS: usize = 64;
+
+/// Blocks are made every 64 tokens, and lists grow then. All other steps use the memory of those before.
+#[test]
+fn a_step_that_makes_no_block_allocates_nothing() {
+    for config in [r#"{"kv_quant": "k8v4"}"#, r#"{"kv_memory_bytes": 3000000, "kv_quant": "k8v4"}"#] {
+        let layout = Layout::new(&packing::flash(HEADS as u32, DIMS as u32, 8, 1024)).unwrap();
+        let caches = [(); 2].map(|()| (vec![0x11; layout.key_bytes()], vec![0x11; layout.value_bytes()]));
+        let session = Session::with_host(config.as_bytes(), b"", 2, 1, Host { attends: true }).unwrap();
+        let mut layers = caches.map(|(key, value)| (key, value, 0));
+        let queries = vec![0x11; HEADS * DIMS * 2];
+        let blocks = |session: &Session| session.metrics(None).unwrap().quant_block_count;
+        let mut quiet = 0;
+        for step in 0..600 {
+            let (made, before) = (blocks(&session), allocations());
+            for (layer, (key, value, kv_len)) in (0..).zip(&mut layers) {
+                let begun = session.begin(layer, Some(Cache::new(&layout, key, value).unwrap()), *kv_len).unwrap();
+                *kv_len = begun.kv_len + 1;
+                let cache = CacheRef::new(&layout, key, value).unwrap();
+                for part in 0..3 {
+                    session.attend(layer, (&cache, *kv_len), &one_row(&queries), (part, 3), &mut |_, _, _| {}).unwrap();
+                }
+                session.end(layer, 0, 1, Cache::new(&layout, key, value).unwrap(), *kv_len).unwrap();
+            }
+            let allocated = allocations() - before;
+            if step > 200 && blocks(&session) == made {
+                quiet += 1;
+                assert_eq!(allocated, 0, "step {step} with {config}");
+            }
+        }
+        assert!(quiet > 300);
+    }
+}
+
+/// A step of one row.
+fn one_row(queries: &[u8]) -> Step<'_> {
+    let queries = Queries {
+        dtype: Dtype::F16,
+        heads: HEADS,
+        rows: 1,
+        dims: DIMS,
+        head_stride: DIMS * 2,
+        row_stride: HEADS * DIMS * 2,
+        scale: 0.0,
+        data: queries,
+    };
+    Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None }
+}
 
 #[test]
 #[cfg_attr(not(unix), ignore = "codes of several blocks at once are in the allocator's memory there")]
@@ -30,19 +78,8 @@ fn a_budget_counts_what_is_allocated_for_blocks_sketches_and_attention() {
             let begun = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap();
             kv_len = begun.kv_len + 64;
             if begun.attends {
-                let queries = Queries {
-                    dtype: Dtype::F16,
-                    heads: HEADS,
-                    rows: 1,
-                    dims: DIMS,
-                    head_stride: DIMS * 2,
-                    row_stride: HEADS * DIMS * 2,
-                    scale: 0.0,
-                    data: &queries,
-                };
-                let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
                 let cache = CacheRef::new(&layout, &key, &value).unwrap();
-                session.attend(0, (&cache, kv_len), &step, (0, 1), &mut |_, _, _| {}).unwrap();
+                session.attend(0, (&cache, kv_len), &one_row(&queries), (0, 1), &mut |_, _, _| {}).unwrap();
             }
             session.end(0, HEADS as u32, 1, Cache::new(&layout, &mut key, &mut value).unwrap(), kv_len).unwrap();
             let stats = session.memory_stats().unwrap();

@@ -94,7 +94,7 @@ impl Kept {
         if !found.masses.is_empty() {
             blocks.fade(DECAY);
         }
-        for mass in std::mem::take(&mut found.masses) {
+        for mass in found.masses.drain(..) {
             blocks.raise(mass.block, mass.head as usize, mass.share);
         }
         for (block, head) in found.lost.drain(..) {
