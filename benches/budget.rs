@@ -34,8 +34,10 @@ struct Chat {
     tokens: usize,
     /// The last step of the last layer attended by the session.
     attends: bool,
-    /// Times of begin and of end, of layers that attend.
-    calls: [Vec<Duration>; 2],
+    /// Times of begin, attention and end, of layers that attend.
+    calls: [Vec<Duration>; 3],
+    /// Parts of a step run at once.
+    threads: bool,
 }
 
 impl Chat {
@@ -62,7 +64,18 @@ impl Chat {
         let caches = (0..layers).map(|_| cache()).collect();
         let mut noise = Noise(1);
         let base = (0..RANK * DIMS).map(|_| noise.wide()).collect();
-        Chat { kv_heads, session, layout, caches, base, noise, tokens: 0, attends: false, calls: Default::default() }
+        Chat {
+            kv_heads,
+            session,
+            layout,
+            caches,
+            base,
+            noise,
+            tokens: 0,
+            attends: false,
+            calls: Default::default(),
+            threads: true,
+        }
     }
 
     /// A key of the model's directions.
@@ -114,8 +127,8 @@ impl Chat {
             let rest = start.elapsed();
             time += begin + rest;
             if begun.attends {
-                self.calls[0].push(begin);
-                self.calls[1].push(rest - attended);
+                let times = [begin, attended, rest - attended];
+                self.calls.iter_mut().zip(times).for_each(|(calls, time)| calls.push(time));
             }
         }
         self.tokens += count;
@@ -148,10 +161,14 @@ impl Chat {
             };
             session.attend(layer, (&cache, len), &step, (part, THREADS), &mut write).unwrap();
         };
-        std::thread::scope(|scope| {
-            (1..THREADS).for_each(|at| drop(scope.spawn(move || part(at))));
-            part(0);
-        });
+        if self.threads {
+            std::thread::scope(|scope| {
+                (1..THREADS).for_each(|at| drop(scope.spawn(move || part(at))));
+                part(0);
+            });
+        } else {
+            (0..THREADS).for_each(part);
+        }
         output.into_inner().unwrap()
     }
 }
@@ -178,12 +195,20 @@ fn steps(last: usize) -> Table {
         let (time, token) = times[at];
         table.row([name.into(), format!("{time:.2}"), format!("{:.2}", time / median), token.to_string()]);
     }
-    for (name, mut times) in ["begin of a layer, median", "end of a layer, median"].into_iter().zip(chat.calls) {
-        // Of the last eighth of the chat.
-        times.drain(..times.len() / 8 * 7);
-        times.sort_unstable();
-        let time = times[times.len() / 2].as_secs_f64() * 1e3;
-        table.row([name.into(), format!("{time:.4}"), format!("{:.4}", time / median), "-".into()]);
+    let mut short = Chat::new(r#"{"kv_quant": "k8v4"}"#, 30, 3);
+    short.threads = false;
+    let query = vec![0.5; DIMS];
+    (0..32).for_each(|_| drop(short.step(1, Some(&query))));
+    let [begin, _, end] = chat.calls;
+    let [_, attention, _] = short.calls;
+    let rows =
+        [("begin of a layer", begin), ("end of a layer", end), ("attention over 1 to 32 tokens, 2 parts", attention)];
+    for (name, mut times) in rows {
+        // Of the last eighth of the chat; all of the short one.
+        let first = if times.len() > 1000 { times.len() / 8 * 7 } else { 0 };
+        times[first..].sort_unstable();
+        let time = times[first + (times.len() - first) / 2].as_secs_f64() * 1e3;
+        table.row([format!("{name}, median"), format!("{time:.4}"), format!("{:.4}", time / median), "-".into()]);
     }
     table
 }

@@ -5,16 +5,17 @@
 //! tokens, the newest and pinned ones stay. A layer's share is that of its tokens' sizes, so that no layer takes another's.
 
 mod holds;
-mod kept;
+mod ladder;
 mod numbers;
 
 pub use holds::Holds;
-pub(super) use kept::Kept;
+pub(super) use ladder::Ladder;
 
 use super::config::MemoryRules;
 use super::layer::Layer;
 use super::offload::Offload;
 use super::quant::Encoding;
+use super::step::Spare;
 use super::{Session, State};
 use crate::attend::{self, Blocks, Reads, WorkPool};
 use crate::layout::{Layout, Rows};
@@ -233,8 +234,7 @@ impl Budget {
         for at in 0..layers.len() {
             let layer = &layers[at];
             if let (false, Some(sizes)) = (layer.slot.is_open(), layer.sizes()) {
-                // The tokens of a prompt's chunk leave in the next begin, and no block makes room for them.
-                let raw = layer.lengths().physical.saturating_sub(layer.chunk);
+                let raw = layer.lengths().physical.saturating_sub(layer.leaving());
                 let share = self.share(layers, &sizes, 1, working);
                 layers[at].fit(Some(&share), raw, self.offload.as_mut());
             }
@@ -283,9 +283,9 @@ impl Session {
     pub(super) fn fit_working(&self, state: &mut State) -> Result<usize> {
         if let Some(budget) = &mut state.budget {
             let mut parts = self.parts()?;
-            let bytes = parts.bytes() + state.encoding.bytes();
+            let bytes = parts.bytes() + state.spare.bytes() + state.encoding.bytes();
             if bytes as u64 > budget.bytes / WORKING_PART {
-                (*parts, state.encoding) = (WorkPool::default(), Encoding::default());
+                (*parts, state.encoding, state.spare) = (WorkPool::default(), Encoding::default(), Spare::default());
                 budget.see_freed(bytes);
             }
         }
@@ -342,18 +342,18 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
     for layer in layers {
         all.raw_bytes += layer.raw_bytes() as u64;
         let Some(quant) = &layer.quant else { continue };
-        let (blocks, kept) = (&layer.tokens().blocks, &quant.kept);
+        let (blocks, ladder) = (&layer.tokens().blocks, &quant.ladder);
         let heads = layer.rows.map_or(1, |rows| rows.heads.max(1) as u64);
         let file_tokens = file_tokens(blocks);
         all.block_bytes += blocks.bytes() as u64;
         all.file_tokens += file_tokens / heads;
-        all.dropped_tokens += kept.dropped / heads;
-        all.reads.add(&kept.reads);
-        all.returned += kept.returned;
-        all.lost += kept.lost;
-        all.over_steps += kept.over_steps;
+        all.dropped_tokens += ladder.dropped / heads;
+        all.reads.add(&ladder.reads);
+        all.returned += ladder.returned;
+        all.lost += ladder.lost;
+        all.over_steps += ladder.over_steps;
         all.rung = all.rung.max(match blocks.list() {
-            _ if kept.has_dropped() => Rung::Dropping,
+            _ if ladder.has_dropped() => Rung::Dropping,
             [] => Rung::Raw,
             _ if file_tokens > 0 => Rung::File,
             _ => Rung::Quantised,

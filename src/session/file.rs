@@ -136,7 +136,15 @@ impl Session {
                 }
             }
         }
-        if let Some(budget) = budget {
+        let mut attached = Vec::new();
+        memory::reserve(&mut attached, loaded.len())?;
+        for layer in &mut loaded {
+            memory::push(&mut attached, store.prepare(layer.number, layer.rows, std::mem::take(&mut layer.pieces))?)?;
+        }
+
+        let chosen = |own: &&mut Layer| layer.is_none_or(|number| number == own.number);
+        layers.iter_mut().filter(chosen).try_for_each(|layer| layer.step_mut().map(drop))?;
+        if let Some(budget) = budget.as_mut() {
             let of = |number| loaded.iter().find(|from| from.number == number).map(|from| from.rows);
             let known = layers.iter().map(|own| of(own.number).map(|rows| (&rows).into()).or(own.sizes()));
             // One check is of all layers.
@@ -146,14 +154,6 @@ impl Session {
                 budget.check(known, &(&rows).into(), least_raw, working)?;
             }
         }
-        let mut attached = Vec::new();
-        memory::reserve(&mut attached, loaded.len())?;
-        for layer in &mut loaded {
-            memory::push(&mut attached, store.prepare(layer.number, layer.rows, std::mem::take(&mut layer.pieces))?)?;
-        }
-
-        let chosen = |own: &&mut Layer| layer.is_none_or(|number| number == own.number);
-        layers.iter_mut().filter(chosen).try_for_each(|layer| layer.step_mut().map(drop))?;
         for layer in layers.iter_mut().filter(chosen) {
             layer.reset(store, budget::offload(budget))?;
         }

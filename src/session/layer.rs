@@ -6,7 +6,7 @@ use super::eviction::{ClosingStep, Eviction};
 use super::lossless::Lossless;
 use super::offload::Offload;
 use super::quant::Quant;
-use super::step::{Slot, Spare, Step, is_float};
+use super::step::{Slot, Spare, Step};
 use super::sums::{Sums, Wanted};
 use super::tokens::{CacheLengths, Edit, Runs, Tokens};
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
@@ -89,9 +89,27 @@ impl Layer {
     /// The step and the tokens, to be changed.
     /// BUSY: if the step is open, or a thread still attends in it.
     pub(super) fn step_mut(&mut self) -> Result<&mut Step> {
-        match self.step.get_mut() {
-            Some(step) => Ok(step),
-            None => bail!(Busy, "a thread still attends, or adds sums, in layer {}", self.number),
+        if self.step.owners() > 1 {
+            return Err(self.is_busy());
+        }
+        self.step.get_mut().ok_or_else(|| error!(Internal, "the step is shared"))
+    }
+
+    /// Whether a thread has the step, beside the slot that gave it `open`.
+    pub(super) fn is_shared(&self, open: Option<&Shared<Step>>) -> bool {
+        self.step.owners() > 1 + usize::from(open.is_some())
+    }
+
+    /// Why a call is refused while a thread has the step.
+    pub(super) fn is_busy(&self) -> Error {
+        error!(Busy, "a thread still attends, or adds sums, in layer {}", self.number)
+    }
+
+    /// Tokens in the cache that the next begin quantises, as far as is known: no block makes room for them.
+    pub(super) fn leaving(&self) -> u32 {
+        match &self.quant {
+            Some(quant) if quant.is_short() => self.lengths().physical.saturating_sub(quant.least_raw()),
+            _ => self.chunk,
         }
     }
 
@@ -112,7 +130,8 @@ impl Layer {
 
     /// Whether steps attend by the session: never over a cache that the host quantises.
     pub(super) fn attends(&self) -> bool {
-        self.quant.as_ref().is_some_and(|quant| quant.attends(self.tokens())) && self.rows.as_ref().is_none_or(is_float)
+        self.quant.as_ref().is_some_and(|quant| quant.attends(self.tokens()))
+            && self.rows.is_none_or(|rows| !rows.is_quantised())
     }
 
     /// How the attention of the next step is summed; `None` where nothing is scored.
@@ -260,7 +279,7 @@ impl Layer {
         self.chunk = self.quant.as_ref().map_or(0, |quant| physical.saturating_sub(quant.least_raw()));
         (self.rows, self.value_scales, self.used) = (Some(rows), value_scales, true);
         if let Some(quant) = &mut self.quant {
-            quant.kept.loaded(&self.step.tokens, rows.heads);
+            quant.ladder.loaded(&self.step.tokens, rows.heads);
         }
         Ok(())
     }

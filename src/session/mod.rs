@@ -33,7 +33,7 @@ pub use step::Begun;
 pub use sums::ScoredRows;
 pub use tokens::CacheLengths;
 
-use crate::attend::{Mass, WorkPool};
+use crate::attend::WorkPool;
 use crate::layout::{self, Cache, Kind, Layout, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::{Settings, Spares, Store};
@@ -45,7 +45,7 @@ use layer::Layer;
 use offload::Offload;
 use quant::Encoding;
 use std::sync::atomic::{AtomicBool, Ordering};
-use step::{Slot, Spare, is_float};
+use step::{Slot, Spare};
 use sums::MOST_LANES;
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
@@ -169,7 +169,7 @@ impl Session {
             lossless.begin(store, cache.as_ref(), kv_len);
             lossless.prefetch_next(store, spares);
         }
-        layer.fit_step(share, kv_len, budget::offload(budget));
+        layer.fit(share, kv_len, budget::offload(budget));
         layer.open(cache.as_ref(), budget.as_ref().and_then(|budget| budget.offload.as_ref()))?;
         let (attends, wanted, is_first) = (layer.step.attends, layer.step.wanted, layer.number == 0);
         if is_first {
@@ -192,7 +192,7 @@ impl Session {
         layer.check_cache(Some(&cache), kv_len)?;
         let added = layer.check_growth(kv_len)?;
         // The cache may be the first that the layer is given.
-        if step.attends && is_float(&cache.layout.rows()) {
+        if step.attends && !cache.layout.rows().is_quantised() {
             step.check(layer.number, queries, kv_len)?;
         }
         *open = None;
@@ -209,7 +209,7 @@ impl Session {
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - budget::chunk(added);
-        layer.fit_step(share.as_ref(), raw, budget::offload(budget));
+        layer.fit(share.as_ref(), raw, budget::offload(budget));
         layer.see_share(share.as_ref(), raw);
         layer.close(spare);
         if layer.released_bytes > 0 {
@@ -237,11 +237,15 @@ impl Session {
         layer.check_length(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
 
+        let step = open.take();
+        if layer.is_shared(step.as_ref()) {
+            *open = step;
+            return Err(layer.is_busy());
+        }
+        drop((open, step));
         if let Some(cache) = &mut cache {
             tail::discard(cache, kv_len)?;
         }
-        *open = None;
-        drop(open);
         layer.close(spare);
         if let Some(cache) = &cache {
             layer.see(cache);
@@ -307,6 +311,11 @@ impl Session {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],
         };
+        for layer in &*which {
+            if layer.is_shared(layer.slot.lock()?.as_ref()) {
+                return Err(layer.is_busy());
+            }
+        }
         for layer in which {
             *layer.slot.lock()? = None;
             let freed = layer.tokens().blocks.other_bytes();
@@ -320,6 +329,9 @@ impl Session {
     /// On an error nothing has changed. INVALID_ARGUMENT: if the range ends above 2^31 - 1.
     pub fn pin(&self, first: u32, count: u32, on: bool) -> Result<()> {
         let end = first.checked_add(count).filter(|end| *end <= i32::MAX as u32);
+        if count == 0 && end.is_some() {
+            return Ok(());
+        }
         let Some(end) = end else {
             bail!(InvalidArgument, "first is {first} and count {count}; an end of {} or less expected", i32::MAX);
         };
@@ -377,11 +389,8 @@ impl Session {
     /// Bytes of working memory, which no layer has.
     fn working_bytes(&self, state: &State) -> Result<usize> {
         let Some(budget) = &state.budget else { return Ok(0) };
-        let masses = state.spare.masses.capacity() * size_of::<Mass>();
-        Ok(self.parts()?.bytes()
-            + masses
-            + state.encoding.bytes()
-            + budget.offload.as_ref().map_or(0, Offload::working_bytes))
+        let offload = budget.offload.as_ref().map_or(0, Offload::working_bytes);
+        Ok(self.parts()?.bytes() + state.spare.bytes() + state.encoding.bytes() + offload)
     }
 
     fn parts(&self) -> Result<MutexGuard<'_, WorkPool>> {

@@ -22,6 +22,7 @@ impl Session {
         if self.interrupted.load(Ordering::Relaxed) {
             bail!(Busy, "layer {} was not parked: the session is interrupted until the next begin", layer.number);
         }
+        layer.step_mut()?;
         let Some(mut cache) = cache else { return Ok(Parked::default()) };
         if store.is_parked(layer.number) {
             if store.uncovered(layer.number, 0..kv_len)?.is_empty() {

@@ -10,13 +10,11 @@ mod saved;
 pub(super) use encoding::Encoding;
 pub(super) use saved::SavedQuant;
 
-use super::budget::{Kept, Share};
+use super::budget::{Ladder, Share};
 use super::config::{Config, QuantRules};
 use super::layer::Layer;
-use super::offload::Offload;
-use super::step::is_float;
 use super::tokens::Tokens;
-use crate::attend::{BLOCK, Found, Shape, Unfit};
+use crate::attend::{BLOCK, Shape, Unfit};
 use crate::layout::{Cache, Pair, Rows};
 use crate::status::Result;
 use crate::store::Store;
@@ -49,7 +47,7 @@ pub(super) struct QuantStats {
 
 /// Why a layer is raw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Raw {
+pub(super) enum WhyRaw {
     /// The cache is quantised by the host, or a head has a size that blocks cannot have.
     Layout,
     /// Codes would be too far from the numbers.
@@ -63,11 +61,12 @@ pub(super) struct Quant {
     turn: u32,
     /// Blocks in a row that were too far from their numbers.
     poor: u32,
-    raw: Option<Raw>,
+    /// `None` where blocks are made.
+    stays_raw: Option<WhyRaw>,
     /// The last begin was refused memory.
     is_short: bool,
     counts: QuantStats,
-    pub(super) kept: Kept,
+    pub(super) ladder: Ladder,
 }
 
 /// What encoding leaves in the cache.
@@ -87,17 +86,17 @@ impl Quant {
             rules,
             turn: number % TURNS,
             poor: 0,
-            raw: None,
+            stays_raw: None,
             is_short: false,
             counts: QuantStats::default(),
-            kept: Kept::default(),
+            ladder: Ladder::default(),
         })
     }
 
     /// Whether steps over these tokens attend by the session, in a cache of numbers. Tokens that were dropped leave gaps between
     /// those of the cache, of which a host's own attention does not know.
     pub(super) fn attends(&self, tokens: &Tokens) -> bool {
-        self.rules.always || !tokens.blocks.list().is_empty() || self.kept.has_dropped()
+        self.rules.always || !tokens.blocks.list().is_empty() || self.ladder.has_dropped()
     }
 
     /// Whether steps find how much attention each block gets.
@@ -115,8 +114,8 @@ impl Quant {
     }
 
     /// Why the layer is raw.
-    pub(super) fn raw(&self) -> Option<Raw> {
-        self.raw
+    pub(super) fn stays_raw(&self) -> Option<WhyRaw> {
+        self.stays_raw
     }
 
     /// Tokens that stay raw since 8 and 4 bits do not hold their blocks.
@@ -141,8 +140,8 @@ impl Quant {
 
     /// The cache was cleared.
     pub(super) fn reset(&mut self) {
-        self.kept.reset();
-        (self.poor, self.raw) = (0, None);
+        self.ladder.reset();
+        (self.poor, self.stays_raw, self.is_short) = (0, None, false);
     }
 
     /// The shape of the blocks that are due; `None` where all raw tokens stay.
@@ -153,12 +152,12 @@ impl Quant {
         }
         let is_long = physical.saturating_sub(tokens.held) >= self.recent() + BLOCK as u32;
         let fits = || !self.attends(tokens) && share.is_none_or(|share| share.holds_raw(physical + self.turn));
-        if !is_long || self.raw.is_some() || fits() {
+        if !is_long || self.stays_raw.is_some() || fits() {
             return None;
         }
         let shape = shape(rows);
         if shape.is_none() {
-            self.raw = Some(Raw::Layout);
+            self.stays_raw = Some(WhyRaw::Layout);
         }
         shape
     }
@@ -172,10 +171,15 @@ impl Quant {
         tokens.blocks.reserve(shape, cache.layout.rows().heads, count as usize)?;
         while physical - next >= self.recent() + BLOCK as u32 && rest.poor < MOST_POOR {
             let slots = [next as i32, BLOCK as i32];
-            let [[first, _]] = tokens.raw.at(&[slots])?.pairs()[..] else {
-                // Not one run: what an edit has left between them stays.
-                break;
-            };
+            let positions = tokens.raw.at(&[slots])?;
+            let Some(&[first, count]) = positions.pairs().first() else { break };
+            if count < BLOCK as i32 {
+                // Others are missing between them, which an edit or an eviction has taken.
+                memory::push(&mut rest.slots, [next as i32, count])?;
+                rest.held += count as u32;
+                next += count as u32;
+                continue;
+            }
             match encoding.encode(shape, &cache.as_ref(), next)? {
                 Ok(block) => {
                     tokens.blocks.push(block, first as u32, u64::MAX)?;
@@ -232,43 +236,9 @@ impl Layer {
         quant.counts.blocks += made as u64;
         quant.counts.unfit += rest.unfit;
         if rest.poor == MOST_POOR {
-            quant.raw = Some(Raw::Error);
+            quant.stays_raw = Some(WhyRaw::Error);
         }
         self.step_mut().map(|step| step.tokens.held = rest.held)
-    }
-
-    /// Takes what a step has found, and lets the least wanted blocks leave until the layer holds its share beside so many raw
-    /// tokens.
-    pub(super) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) {
-        let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return };
-        let (blocks, arrived) = (&mut step.tokens.blocks, step.round.all_found());
-        let arrived = quant.kept.see(blocks, arrived);
-        if let Some(share) = share {
-            quant.kept.fit(blocks, &arrived, share.for_blocks(raw_tokens), &self.pins, offload);
-        }
-    }
-
-    /// As [`Layer::fit`], in a step. Where the step was refused memory, nothing leaves to make room for tokens that the next
-    /// one quantises.
-    pub(super) fn fit_step(&mut self, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) {
-        let is_short = self.quant.as_ref().is_some_and(Quant::is_short);
-        self.fit(share.filter(|_| !is_short), raw_tokens, offload);
-    }
-
-    /// A step has ended: counts one above the share.
-    pub(super) fn see_share(&mut self, share: Option<&Share>, raw_tokens: u32) {
-        if let (Some(share), Some(quant)) = (share, &mut self.quant) {
-            quant.kept.ended(share.is_exceeded(raw_tokens, self.step.tokens.blocks.bytes()));
-        }
-    }
-
-    /// Drops what the file of the budget has no more.
-    pub(super) fn lose(&mut self, mut lost: Found, offload: Option<&mut Offload>) {
-        if let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) {
-            let blocks = &mut step.tokens.blocks;
-            quant.kept.see(blocks, &mut lost);
-            quant.kept.fit(blocks, &[], usize::MAX, &self.pins, offload);
-        }
     }
 }
 
@@ -279,5 +249,5 @@ pub(super) fn least_raw(sink_tokens: u32) -> u32 {
 
 /// The shape of blocks of such rows; `None` where they stay raw.
 pub(super) fn shape(rows: &Rows) -> Option<Shape> {
-    Shape::new(rows.dims).ok().filter(|_| is_float(rows))
+    Shape::new(rows.dims).ok().filter(|_| !rows.is_quantised())
 }

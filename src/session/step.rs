@@ -6,7 +6,7 @@ use super::sums::{ScoredRows, Sums, Wanted};
 use super::tokens::{CacheLengths, Tokens};
 use crate::attend::{self, Mass, Round, Shape, Source, Work};
 use crate::h2o::BlockSums;
-use crate::layout::{CacheRef, Kind, Rows};
+use crate::layout::{CacheRef, Rows};
 use crate::status::{Error, Result, bail};
 use crate::sys::storage::Storage;
 use crate::sys::{Mutex, MutexGuard, Shared};
@@ -77,7 +77,7 @@ impl Step {
     ) -> Result<()> {
         let CacheLengths { logical, physical } = self.tokens.lengths;
         let rows = cache.layout.rows();
-        if !is_float(&rows) {
+        if rows.is_quantised() {
             bail!(Unsupported, "the cache has {rows}; F16, BF16 or F32 expected");
         }
         if self.rows.is_some_and(|begun| begun != rows) {
@@ -117,9 +117,11 @@ pub(super) struct Spare {
     pub(super) masses: Vec<Mass>,
 }
 
-/// Whether the host keeps numbers, and no codes.
-pub(super) fn is_float(rows: &Rows) -> bool {
-    matches!((rows.key, rows.value), (Kind::Float(_), Kind::Float(_)))
+impl Spare {
+    /// Bytes of memory, those of sums aside.
+    pub(super) fn bytes(&self) -> usize {
+        self.masses.capacity() * size_of::<Mass>()
+    }
 }
 
 /// The place of a layer's open step.

@@ -78,7 +78,7 @@ impl Tokens {
         Runs::of(&all, self.lengths.logical)
     }
 
-    /// Makes room for a step, so that [`Tokens::append`] cannot fail.
+    /// Makes room for a step, so that [`Tokens::append`] cannot fail; edits keep such room.
     pub(super) fn reserve(&mut self) -> Result<()> {
         self.raw.reserve()
     }
@@ -93,14 +93,16 @@ impl Tokens {
 
     /// The raw tokens in other slots than these are gone, or in blocks.
     pub(super) fn left_in(&self, slots: &[Pair]) -> Result<Edit> {
-        let (slots, raw) = (Runs::of(slots, self.lengths.physical)?, self.raw.at(slots)?);
+        let (slots, mut raw) = (Runs::of(slots, self.lengths.physical)?, self.raw.at(slots)?);
+        raw.reserve()?;
         let lengths = CacheLengths { physical: raw.count(), ..self.lengths };
         Ok(Edit { slots, raw, lengths, blocks: None, held: self.held })
     }
 
     /// An edit of the history: only the tokens at these positions stay, and positions are counted anew over them.
     pub(super) fn kept(&self, positions: &[Pair]) -> Result<Edit> {
-        let (slots, raw) = (self.raw.places_of(positions)?, self.raw.renumbered(positions)?);
+        let (slots, mut raw) = (self.raw.places_of(positions)?, self.raw.renumbered(positions)?);
+        raw.reserve()?;
         let held = self.raw.at(&[[0, self.held as i32]])?.renumbered(positions)?.count();
         let mut blocks = Vec::new();
         memory::reserve(&mut blocks, self.blocks.list().len())?;

@@ -1,9 +1,9 @@
 //! What a session warns of: its config, and the steps since.
 
-use super::budget::Kept;
+use super::budget::Ladder;
 use super::layer::Layer;
 use super::offload::Offload;
-use super::quant::Raw;
+use super::quant::WhyRaw;
 use super::{Session, State, lossless};
 use crate::status::Result;
 use crate::sys::memory;
@@ -86,15 +86,15 @@ impl State {
                 ),
             )?;
         }
-        let raw = |layer: &Layer| layer.quant.as_ref()?.raw();
+        let raw = |layer: &Layer| layer.quant.as_ref()?.stays_raw();
         if let Some((number, why, count)) = first(&self.layers, raw) {
             let why = match why {
-                Raw::Layout => "its cache is quantised by the host, or head_dim is no multiple of 8 up to 512",
-                Raw::Error => "8 and 4 bits would be too far from its numbers",
+                WhyRaw::Layout => "its cache is quantised by the host, or head_dim is no multiple of 8 up to 512",
+                WhyRaw::Error => "8 and 4 bits would be too far from its numbers",
             };
             visit(4, format_args!("layer {number} ({count} in all) stays raw until its reset: {why}"))?;
         }
-        let drops = |layer: &Layer| layer.quant.as_ref().filter(|quant| quant.kept.drops()).map(drop);
+        let drops = |layer: &Layer| layer.quant.as_ref().filter(|quant| quant.ladder.drops()).map(drop);
         if let Some((number, (), count)) = first(&self.layers, drops) {
             let why = match &self.budget {
                 None => "before the chat was saved: they are missing",
@@ -117,10 +117,10 @@ impl State {
     /// What a budget has cost, and what has failed.
     fn budget_warnings(&self, visit: &mut Visit<'_>) -> Result<()> {
         let Some(budget) = &self.budget else { return Ok(()) };
-        let kept = || self.layers.iter().filter_map(|layer| Some(&layer.quant.as_ref()?.kept));
+        let ladders = || self.layers.iter().filter_map(|layer| Some(&layer.quant.as_ref()?.ladder));
         // A layer that stays raw has a line of its own.
         let over = |layer: &Layer| {
-            let quant = layer.quant.as_ref().filter(|quant| quant.kept.is_over() && quant.raw().is_none())?;
+            let quant = layer.quant.as_ref().filter(|quant| quant.ladder.is_over() && quant.stays_raw().is_none())?;
             Some((quant.unfit_tokens(layer.tokens()), quant.is_short()))
         };
         if let Some((number, (unfit, is_short), count)) = first(&self.layers, over) {
@@ -133,13 +133,13 @@ impl State {
                 (unfit, false) => visit(8, format_args!("{layers}: {unfit} {blocks}"))?,
             }
         }
-        let lost: u64 = kept().map(Kept::loses).sum();
+        let lost: u64 = ladders().map(Ladder::loses).sum();
         if lost > 0 {
             let path = budget.offload.as_ref().map_or("", Offload::path);
             visit(9, format_args!("kv_memory_file, {path}, was cut or changed: {lost} heads of blocks are lost"))?;
         }
         let failed = budget.offload.as_ref().and_then(Offload::failure);
-        let failed = failed.or_else(|| kept().find_map(Kept::failure));
+        let failed = failed.or_else(|| ladders().find_map(Ladder::failure));
         failed.map_or(Ok(()), |error| visit(10, format_args!("kv_memory_file: {error}")))
     }
 }

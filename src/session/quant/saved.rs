@@ -1,9 +1,10 @@
 //! The quantised tokens of a layer in a chat file: a piece for each block, whose parts are the codes of a head.
 
-use super::{Offload, shape};
+use super::shape;
 use crate::attend::{BLOCK, Block, Blocks, Found};
 use crate::bytes::{Reader, push_number};
 use crate::layout::{self, Pair, Rows};
+use crate::session::offload::Offload;
 use crate::session::tokens::Tokens;
 use crate::snapshot::{Run, Snapshot};
 use crate::status::{Result, Status, bail};

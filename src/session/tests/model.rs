@@ -290,6 +290,9 @@ impl Model {
 
     /// Pins or unpins tokens. `planned` as in [`Model::end`].
     pub(super) fn pin(&mut self, first: usize, count: usize, on: bool, planned: bool) {
+        if count == 0 {
+            return;
+        }
         self.pinned.resize(self.pinned.len().max(first + count), false);
         self.pinned[first..first + count].fill(on);
         self.plan_anew(planned);

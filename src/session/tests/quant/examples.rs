@@ -1,6 +1,7 @@
 //! Worked examples: refusals, layers that stay raw, threads, files.
 
 use super::*;
+use crate::h2o::{BlockSums, SumFields};
 
 #[test]
 fn steps_that_did_not_attend_are_refused_and_unharmed() {
@@ -316,4 +317,88 @@ fn layers_take_turns_to_quantise() {
         steps += usize::from(quantised > 0);
     }
     assert!(most == LAYERS / 8 && steps >= 16, "{most} layers in one of {steps} steps");
+}
+
+/// Calls of a host that does not wait for its threads.
+#[test]
+fn while_a_thread_attends_calls_of_its_layer_are_busy_and_change_nothing() {
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(28));
+    chat.step(300);
+    chat.begin();
+    chat.move_cache(20);
+    chat.append(20);
+    let data = vec![0u8; 20 * HEADS * DIMS * 4];
+    let queries = Queries {
+        dtype: Dtype::F32,
+        heads: HEADS,
+        rows: 20,
+        dims: DIMS,
+        head_stride: DIMS * 4,
+        row_stride: HEADS * DIMS * 4,
+        scale: 0.0,
+        data: &data,
+    };
+    let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+    let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
+    let begun = session.lengths(0).unwrap().physical;
+    let cache = CacheRef::new(layout, key, value).unwrap();
+    let (mut key, mut value) = (key.clone(), value.clone());
+    let mut statuses = Vec::new();
+    let mut write = |row: usize, head: usize, _: &[f32]| {
+        if (row, head) == (0, 0) {
+            let abort = session.abort(0, Some(Cache::new(layout, &mut key, &mut value).unwrap()), begun);
+            let park = session.park(0, Some(Cache::new(layout, &mut key, &mut value).unwrap()), begun, &FASTEST);
+            let calls = [session.reset(Some(0)), session.reset(None), abort, park.map(drop)];
+            statuses.extend(calls.map(|result| result.unwrap_err().status()));
+        }
+    };
+    session.attend(0, (&cache, *kv_len), &step, (0, 1), &mut write).unwrap();
+    assert_eq!(statuses, [Status::Busy, Status::Busy, Status::Busy, Status::InvalidArgument]);
+    chat.end(20);
+    chat.step(3);
+    chat.session.reset(None).unwrap();
+    assert_eq!(chat.session.lengths(0).unwrap().logical, 0);
+}
+
+#[test]
+fn a_chat_that_was_evicted_before_it_was_saved_is_quantised_all_the_same() {
+    const ROWS: u32 = 700;
+    let layout = layout(Dtype::F16, PACKS[0], ROWS);
+    let (mut key, mut value) = (vec![0x11; layout.key_bytes()], vec![0x11; layout.value_bytes()]);
+    macro_rules! cache {
+        () => {
+            Cache::new(&layout, &mut key, &mut value).unwrap()
+        };
+    }
+    let evicting = session(
+        r#"{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8,
+            "kv_h2o_recent_tokens": 64, "kv_h2o_trigger_min_tokens": 1, "kv_h2o_update_interval": 1}"#,
+    );
+    assert_eq!(evicting.begin(0, Some(cache!()), 0).unwrap().kv_len, 0);
+    // Every other block draws attention.
+    let sums: Vec<f64> = (0..ROWS / 8).map(|block| f64::from(block % 2)).collect();
+    let fields =
+        SumFields { flags: 3, heads: 1, rows: 1, block_tokens: 8, blocks: ROWS / 8, token_begin: 0, token_end: ROWS };
+    evicting.end(0, 0, 0, cache!(), ROWS - 1).unwrap();
+    evicting.begin(0, Some(cache!()), ROWS - 1).unwrap();
+    evicting.block_sums(0, 0, &BlockSums::new(fields, &sums, None)).unwrap();
+    evicting.end(0, 1, 1, cache!(), ROWS).unwrap();
+    let left = evicting.begin(0, Some(cache!()), ROWS).unwrap().kv_len;
+    evicting.end(0, 0, 0, cache!(), left).unwrap();
+    let runs = evicting.positions(0, None).unwrap().len();
+    assert!(left < ROWS / 2 && runs > 10, "{left} tokens in {runs} runs");
+
+    let mut file = Disk::default().create();
+    evicting.save(0, Some(cache!()), left, &FASTEST, &mut file).unwrap();
+    file.commit().unwrap();
+    let quantising = session(r#"{"kv_quant": "k8v4"}"#);
+    quantising.load(None, &file).unwrap();
+    let mut len = left;
+    for _ in 0..5 {
+        len = quantising.begin(0, Some(cache!()), len).unwrap().kv_len + 50;
+        quantising.end(0, 0, 0, cache!(), len).unwrap();
+    }
+    assert!(quantising.metrics(None).unwrap().quant_tokens >= 128.0);
+    let all: i32 = quantising.positions(0, Some(1)).unwrap().iter().map(|run| run[1]).sum();
+    assert_eq!(all as u32, left + 250, "each token is attended to");
 }

@@ -68,8 +68,8 @@ fn a_block_that_one_round_of_a_step_has_read_is_not_lost_to_another() {
     codes.read(Shape::new(DIMS).unwrap(), bytes[block as usize].2[0].as_ref().unwrap()).unwrap();
     let found = Found { lost: vec![(block, 0)], arrived: vec![Arrived { block, head: 0, codes }], ..Found::default() };
     fit(layer, found);
-    let kept = &layer.quant.as_ref().unwrap().kept;
-    assert!(!kept.has_dropped() && kept.loses() == 0);
+    let ladder = &layer.quant.as_ref().unwrap().ladder;
+    assert!(!ladder.has_dropped() && ladder.loses() == 0);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! What a layer does to hold its share: which blocks go to the file, which are dropped, and which come back.
 
-use super::MOST_SKETCHES;
+use super::{MOST_SKETCHES, Share};
 use crate::attend::{self, Arrived, Blocks, Found, Placed, Reads};
+use crate::session::layer::Layer;
 use crate::session::offload::Offload;
 use crate::session::tokens::{CacheLengths, Runs, Tokens};
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, Status};
 use crate::sys::memory;
 use std::cmp::Ordering;
 
@@ -13,7 +14,7 @@ const DECAY: f32 = 0.95;
 
 /// What a layer has done to hold its share.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Kept {
+pub(in crate::session) struct Ladder {
     /// Tokens that were dropped since the reset, a token of each head as one, those that were lost included.
     pub(super) dropped: u64,
     /// Of `dropped`, those that were not lost.
@@ -39,16 +40,16 @@ enum Drops {
     Refused,
 }
 
-impl Kept {
+impl Ladder {
     /// The layer was reset.
     pub(in crate::session) fn reset(&mut self) {
-        *self = Kept {
+        *self = Ladder {
             lost: self.lost,
             lost_before: self.lost,
             returned: self.returned,
             reads: self.reads,
             over_steps: self.over_steps,
-            ..Kept::default()
+            ..Ladder::default()
         };
     }
 
@@ -148,6 +149,11 @@ impl Kept {
             }
         }
         blocks.give_back();
+        self.remove_gone(blocks, offload);
+    }
+
+    /// Removes the blocks of which no head is left.
+    fn remove_gone(&mut self, blocks: &mut Blocks, mut offload: Option<&mut Offload>) {
         if !std::mem::take(&mut self.has_gone) {
             return;
         }
@@ -268,26 +274,20 @@ impl Kept {
         (self.dropped, self.let_go, self.has_gone) = (self.dropped + tokens, self.let_go + tokens, true);
     }
 
-    /// A step of the layer has ended.
-    pub(in crate::session) fn ended(&mut self, is_over: bool) {
-        self.is_over = is_over;
-        self.over_steps += u64::from(is_over);
-    }
-
     /// Whether the last step ended above the share.
     pub(in crate::session) fn is_over(&self) -> bool {
         self.is_over
     }
 
     /// The file is damaged: forgets the copies of a block that it has no more, so that those in memory are written anew. Heads
-    /// whose last copy is gone are lost.
+    /// whose last copy is gone are lost. A copy that cannot be read now may be read later.
     fn check_copies(&mut self, blocks: &mut Blocks, block: u32, offload: &mut Offload) -> Result<()> {
         let mut bytes = Vec::new();
         for head in 0..blocks.heads() {
             let Some(from) = &blocks.cell(block, head).offloaded else { continue };
-            if let Err(error) = offload.read(from, &mut bytes) {
-                error.unless_out_of_memory()?;
-                self.lose(blocks, block, head);
+            match offload.read(from, &mut bytes) {
+                Err(error) if error.status() == Status::Corrupt => self.lose(blocks, block, head),
+                result => result?,
             }
         }
         blocks.unused(block).into_iter().for_each(|place| offload.free_place(place));
@@ -300,6 +300,38 @@ impl Kept {
             self.lost += 1;
             self.dropped += u64::from(blocks.list()[block as usize].tokens());
             self.has_gone = true;
+        }
+    }
+}
+
+impl Layer {
+    /// Takes what a step has found, and lets the least wanted blocks leave until the layer holds its share beside so many raw
+    /// tokens.
+    pub(in crate::session) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) {
+        let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return };
+        let blocks = &mut step.tokens.blocks;
+        let arrived = quant.ladder.see(blocks, step.round.all_found());
+        // Where the step was refused memory, nothing leaves to make room for tokens that the next one quantises.
+        if let Some(share) = share.filter(|_| !quant.is_short()) {
+            quant.ladder.fit(blocks, &arrived, share.for_blocks(raw_tokens), &self.pins, offload);
+        }
+    }
+
+    /// A step has ended beside so many raw tokens: counts one above the share.
+    pub(in crate::session) fn see_share(&mut self, share: Option<&Share>, raw_tokens: u32) {
+        if let (Some(share), Some(quant)) = (share, &mut self.quant) {
+            let is_over = share.is_exceeded(raw_tokens, self.step.tokens.blocks.bytes());
+            quant.ladder.is_over = is_over;
+            quant.ladder.over_steps += u64::from(is_over);
+        }
+    }
+
+    /// Drops what the file of the budget has no more.
+    pub(in crate::session) fn lose(&mut self, mut lost: Found, offload: Option<&mut Offload>) {
+        if let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) {
+            let blocks = &mut step.tokens.blocks;
+            quant.ladder.see(blocks, &mut lost);
+            quant.ladder.remove_gone(blocks, offload);
         }
     }
 }
