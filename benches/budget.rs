@@ -236,7 +236,7 @@ fn main() {
             times.push(start.elapsed().as_secs_f64() * 1e3);
         }
         times.sort_by(f64::total_cmp);
-        let reads = (chat.session.memory_stats().unwrap().reads.read - before.reads.read) as f64 / 31.0;
+        let reads = (chat.session.memory_stats().unwrap().reads - before.reads) as f64 / 31.0;
         let is_back = |output: &[f32]| output.iter().all(|x| (x - 5.0).abs() < 0.5);
         let steps = (1..=30).find(|_| is_back(&chat.step(1, Some(&needle)).0));
         let stats = chat.session.memory_stats().unwrap();

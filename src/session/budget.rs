@@ -6,18 +6,18 @@
 
 mod holds;
 mod ladder;
-mod numbers;
 
 pub use holds::Holds;
 pub(super) use ladder::Ladder;
 
 use super::config::MemoryRules;
 use super::layer::Layer;
+use super::metrics::{Field, numbers};
 use super::offload::Offload;
 use super::quant::Encoding;
 use super::step::Spare;
 use super::{Session, State};
-use crate::attend::{self, Blocks, Reads, WorkPool};
+use crate::attend::{self, Blocks, WorkPool};
 use crate::layout::{Layout, Rows};
 use crate::status::{Result, bail};
 use crate::sys::{memory, pages};
@@ -121,43 +121,32 @@ impl Rung {
     }
 }
 
-/// The memory of a session's caches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryStats {
-    /// The budget; 0 = none.
-    pub budget_bytes: u64,
-    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; 0 before the first begin.
-    pub raw_tokens: u64,
-    /// See `raw_tokens`.
-    pub quantised_tokens: u64,
-    /// All that counts, now.
-    pub bytes: u64,
-    /// Raw tokens.
-    pub raw_bytes: u64,
-    /// Codes, sketches and lists of blocks.
-    pub block_bytes: u64,
-    /// Working memory.
-    pub working_bytes: u64,
-    /// Of the file.
-    pub file_bytes: u64,
-    /// The furthest step of any layer.
-    pub rung: Rung,
-    /// Tokens of all layers whose blocks were dropped since their resets, heads as shares of a token.
-    pub dropped_tokens: u64,
-    /// Tokens that are in the file alone, likewise, now.
-    pub file_tokens: u64,
-    /// Reads of the file.
-    pub reads: Reads,
-    /// Blocks that came back to stay, by head.
-    pub returned: u64,
-    /// Bytes written to the file, and writes that failed.
-    pub written_bytes: u64,
-    /// See `written_bytes`.
-    pub failed_writes: u64,
-    /// Heads of blocks that the file had no more.
-    pub lost: u64,
-    /// Steps of a layer that ended above its share, a prompt's chunk aside.
-    pub over_steps: u64,
+numbers! {
+    /// The memory of a session's caches.
+    MemoryStats: u64 = 0;
+    {
+        /// The furthest step of any layer.
+        rung: Rung
+    }
+    bytes budget_bytes: "the budget",
+    tokens raw_tokens: "of a chat that half of the budget holds at least, raw; 0 before the first begin",
+    tokens quantised_tokens: "of a chat that the budget holds at least in 8 and 4 bits, likewise",
+    bytes bytes: "raw_bytes + block_bytes + working_bytes",
+    bytes raw_bytes: "raw tokens in the host's buffers, with padding; of a loaded layer before its begin, without",
+    bytes block_bytes: "blocks, and what is known of those in the file",
+    bytes working_bytes: "working memory of begin and attend",
+    bytes file_bytes: "length of the file",
+    tokens file_tokens: "only in the file, over all layers; that of one of n KV heads counts 1 / n",
+    tokens dropped_tokens: "dropped since the resets, likewise",
+    count reads: "heads of blocks that steps have read from the file",
+    count late_reads: "heads of blocks that came too late for a step",
+    count returned: "heads of blocks that came back to stay",
+    bytes written_bytes: "written to the file",
+    count failed_writes: "writes that failed, or had no room in kv_memory_file_mb",
+    count failed_reads: "reads that failed",
+    count lost: "heads of blocks that the file had no more",
+    count over_steps: "steps of up to 16 tokens that ended above the share of their layer; a chunk of more may",
+    ns wait_ns: "that attending threads waited for the file",
 }
 
 impl Budget {
@@ -348,7 +337,10 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
         all.block_bytes += blocks.bytes() as u64;
         all.file_tokens += file_tokens / heads;
         all.dropped_tokens += ladder.dropped / heads;
-        all.reads.add(&ladder.reads);
+        all.reads += ladder.reads.read;
+        all.late_reads += ladder.reads.late;
+        all.failed_reads += ladder.reads.failed;
+        all.wait_ns += ladder.reads.wait_ns;
         all.returned += ladder.returned;
         all.lost += ladder.lost;
         all.over_steps += ladder.over_steps;

@@ -1,13 +1,14 @@
 //! The layers of a session in a chat file: a save writes what the file has not, and a loaded layer is parked in it.
 
 use super::budget;
-use super::eviction::{self, LoadedEviction, SavedEviction};
+use super::eviction::{self, SavedEviction};
 use super::layer::Layer;
 use super::quant::SavedQuant;
 use super::tokens::{CacheLengths, Runs, Tokens};
 use super::{Session, State, find};
 use crate::attend::{Blocks, Found};
 use crate::bytes::{Reader, push_number};
+use crate::h2o::BlockScores;
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::{Geometry, LayerEntry, PieceBytes, Run, Snapshot};
 use crate::status::{Error, Result, bail};
@@ -33,8 +34,9 @@ struct LoadedLayer {
     number: u32,
     tokens: Tokens,
     rows: Rows,
-    eviction: Option<LoadedEviction>,
-    pins: Runs,
+    eviction: SavedEviction,
+    /// `None` where tokens are not evicted.
+    scores: Option<BlockScores>,
     value_scales: Vec<u8>,
     pieces: Vec<FilePiece>,
 }
@@ -107,7 +109,7 @@ impl Session {
         to.set_layer(number, own, &all, &layer.saved_state(given.as_ref())?)?;
         store.set_saved(number, runs);
         if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
-            lossless.abort(store, cache);
+            lossless.commit(store, cache);
         }
         Ok(saved)
     }
@@ -157,14 +159,14 @@ impl Session {
         for layer in layers.iter_mut().filter(chosen) {
             layer.reset(store, budget::offload(budget))?;
         }
-        for (from, attached) in loaded.into_iter().zip(attached) {
+        for (mut from, attached) in loaded.into_iter().zip(attached) {
             let layer = &mut layers[from.number as usize];
             store.attach(attached);
             layer.take(from.tokens, from.rows, from.value_scales)?;
-            if let Some((eviction, from)) = layer.eviction.as_mut().zip(from.eviction) {
-                eviction.take(from);
+            layer.pins = std::mem::take(&mut from.eviction.pins);
+            if let Some((eviction, scores)) = layer.eviction.as_mut().zip(from.scores) {
+                eviction.take(from.eviction, scores);
             }
-            layer.pins = from.pins;
         }
         self.fit(&mut state, working).map(drop)
     }
@@ -180,7 +182,7 @@ impl Layer {
         let state = from.layer_state(number)?;
         let read = || {
             let mut reader = Reader::new(&state);
-            let Head { logical, quantised } = read_head(&mut reader)?;
+            let (logical, quantised) = read_head(&mut reader)?;
             let physical = quantised.as_ref().map_or(entry.tokens(), SavedQuant::physical);
             let saved = SavedEviction::read(&mut reader)?;
             let len = reader.number("the scales of V")?;
@@ -197,7 +199,7 @@ impl Layer {
             Ok((lengths, quantised, saved, scales))
         };
         let within = |e: Error| e.within(format_args!("state of layer {number} of {}", from.name()));
-        let (lengths, quantised, mut saved, value_scales) = read().map_err(within)?;
+        let (lengths, quantised, saved, value_scales) = read().map_err(within)?;
 
         let rows = rows(&entry.geometry)?;
         let (blocks, held) = match (&self.quant, &quantised) {
@@ -214,9 +216,9 @@ impl Layer {
         let runs = Run::clip(&entry.runs, 0, lengths.physical)?;
         let pieces = pieces(from, &rows, &runs)?;
         let tokens = Tokens { lengths, raw: Runs::of(&saved.positions, lengths.logical)?, blocks, held };
-        let pins = std::mem::take(&mut saved.pins);
-        let eviction = self.eviction.as_ref().map(|own| own.loaded(saved, lengths)).transpose().map_err(within)?;
-        Ok(LoadedLayer { number, tokens, rows, eviction, pins, value_scales, pieces })
+        let scores =
+            self.eviction.as_ref().map(|own| own.loaded(&saved, lengths.physical)).transpose().map_err(within)?;
+        Ok(LoadedLayer { number, tokens, rows, eviction: saved, scores, value_scales, pieces })
     }
 
     /// Returns the bytes that a file has of the layer beside its tokens.
@@ -322,13 +324,8 @@ fn in_file(runs: &[SavedRun]) -> Result<Vec<Run>> {
     memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))
 }
 
-/// The head of a layer's state.
-struct Head {
-    logical: u32,
-    quantised: Option<SavedQuant>,
-}
-
-fn read_head(reader: &mut Reader<'_>) -> Result<Head> {
+/// The head of a layer's state: tokens of the chat, and what is quantised.
+fn read_head(reader: &mut Reader<'_>) -> Result<(u32, Option<SavedQuant>)> {
     let version = reader.number("the version")?;
     if ![STATE, STATE_OF_QUANT].contains(&version) {
         bail!(Unsupported, "version {version}; {STATE} and {STATE_OF_QUANT} are known");
@@ -338,7 +335,7 @@ fn read_head(reader: &mut Reader<'_>) -> Result<Head> {
         bail!(Corrupt, "{logical} tokens; at most {} allowed", i32::MAX);
     }
     let quantised = if version == STATE_OF_QUANT { Some(SavedQuant::read(reader, logical)?) } else { None };
-    Ok(Head { logical, quantised })
+    Ok((logical, quantised))
 }
 
 fn geometry(rows: &Rows) -> Geometry {

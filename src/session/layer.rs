@@ -9,7 +9,7 @@ use super::quant::Quant;
 use super::step::{Slot, Spare, Step};
 use super::sums::{Sums, Wanted};
 use super::tokens::{CacheLengths, Edit, Runs, Tokens};
-use crate::layout::{self, Cache, Layout, Rows, TokenRange};
+use crate::layout::{self, Cache, Kind, Layout, Rows, TokenRange};
 use crate::status::{Error, Result, bail, error};
 use crate::store::Store;
 use crate::sys::{Shared, memory, pages};
@@ -351,6 +351,9 @@ impl Layer {
 
     /// Remembers the layout of the cache.
     pub(super) fn see(&mut self, cache: &Cache<'_>) {
+        if let Some(eviction) = &mut self.eviction {
+            eviction.least_sink = u32::from(cache.layout.rows().key == Kind::Int8);
+        }
         self.rows = Some(cache.layout.rows());
         self.used = true;
         self.buffer_tokens = cache.layout.max_tokens();

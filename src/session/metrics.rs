@@ -4,33 +4,40 @@ use crate::json::Brief;
 use crate::status::Result;
 use crate::sys::memory;
 
-macro_rules! metrics {
-    ($($unit:ident $name:ident: $meaning:literal,)*) => {
-        /// Measurements. NaN is "not measured".
-        #[derive(Clone, Copy, Debug)]
-        pub struct Metrics {
-            $(#[doc = concat!(stringify!($unit), ": ", $meaning)] pub $name: f64,)*
+/// A struct of numbers, and their list: the struct, the JSON and docs/report.md follow from it.
+macro_rules! numbers {
+    (
+        $(#[$about:meta])* $name:ident: $type:ty = $none:expr;
+        $({ $(#[$more:meta])* $other:ident: $other_type:ty })?
+        $($unit:ident $field:ident: $meaning:literal,)*
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $name {
+            $(#[doc = concat!(stringify!($unit), ": ", $meaning)] pub $field: $type,)*
+            $($(#[$more])* pub $other: $other_type,)?
         }
 
-        impl Default for Metrics {
-            /// Nothing measured.
+        impl Default for $name {
             fn default() -> Self {
-                Metrics { $($name: f64::NAN),* }
+                $name { $($field: $none,)* $($other: <$other_type>::default(),)? }
             }
         }
 
-        impl Metrics {
-            /// Every field in the order of the struct.
+        impl $name {
+            /// Every number in the order of the struct.
             pub const FIELDS: &[Field] =
-                &[$(Field { name: stringify!($name), unit: stringify!($unit), meaning: $meaning }),*];
+                &[$(Field { name: stringify!($field), unit: stringify!($unit), meaning: $meaning }),*];
 
-            /// Name and value of every field, in the order of the struct.
-            pub fn fields(&self) -> impl Iterator<Item = (&'static str, f64)> + use<> {
-                [$((stringify!($name), self.$name)),*].into_iter()
+            /// Name and value of every number, in the order of the struct.
+            pub fn fields(&self) -> impl Iterator<Item = (&'static str, $type)> + use<> {
+                [$((stringify!($field), self.$field)),*].into_iter()
             }
         }
     };
 }
+
+pub(super) use numbers;
 
 /// The definition of one metric.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +50,9 @@ pub struct Field {
     pub meaning: &'static str,
 }
 
-// The one definition: the struct, the JSON and the list in the header follow from it.
-metrics! {
+numbers! {
+    /// Measurements. NaN is "not measured".
+    Metrics: f64 = f64::NAN;
     ratio h2o_keep_ratio: "physical / logical tokens, layers that evict",
     ratio h2o_lossy_ratio: "logical / physical tokens, layers that evict",
     ratio h2o_lossless_ratio: "raw / encoded bytes, blocks left raw included",

@@ -196,8 +196,7 @@ impl Session {
             step.check(layer.number, queries, kv_len)?;
         }
         *open = None;
-        let keeps_first = cache.layout.rows().key == Kind::Int8;
-        let step = ClosingStep { heads, queries, added, attention: None, keeps_first };
+        let step = ClosingStep { heads, queries, added, attention: None };
         if let Err(error) = layer.end(step) {
             *open = Some(layer.step.clone());
             return Err(error);
@@ -251,7 +250,7 @@ impl Session {
             layer.see(cache);
         }
         if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
-            lossless.abort(store, cache);
+            lossless.commit(store, cache);
         }
         Ok(())
     }

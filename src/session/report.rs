@@ -40,7 +40,7 @@ impl Session {
             let working = self.working_bytes(&state)?;
             let memory = state.memory_stats(working);
             memory::append(&mut text, format_args!(",\"memory\":{{\"state\":\"{}\"", memory.rung.name()))?;
-            for (name, value) in memory.numbers() {
+            for (name, value) in memory.fields() {
                 memory::append(&mut text, format_args!(",\"{name}\":{value}"))?;
             }
             memory::append(&mut text, format_args!("}}"))?;

@@ -14,7 +14,7 @@ use crate::h2o::{self, BlockScores, ScoredStep};
 use crate::layout::Pair;
 use crate::status::Result;
 use clock::{Clock, Tick};
-pub(super) use saved::{LoadedEviction, SavedEviction, save};
+pub(super) use saved::{SavedEviction, save};
 use std::time::Instant;
 use target::PlanInput;
 
@@ -60,8 +60,6 @@ pub(super) struct ClosingStep {
     pub(super) added: u32,
     /// The attention of the scored rows; `None` where none came.
     pub(super) attention: Option<Attention>,
-    /// K is INT8: MNN cannot go on from an empty cache, so token 0 stays.
-    pub(super) keeps_first: bool,
 }
 
 /// The eviction of one layer.
@@ -71,8 +69,8 @@ pub(super) struct Eviction {
     clock: Clock,
     /// The slots of the tokens that the next begin leaves.
     plan: Option<Vec<Pair>>,
-    /// As of the last step; see [`ClosingStep`].
-    keeps_first: bool,
+    /// First tokens that stay even where the rules protect fewer: MNN cannot go on from an empty cache whose K is INT8.
+    pub(super) least_sink: u32,
     shares: Option<Shares>,
     counts: EvictionCounts,
 }
@@ -84,7 +82,7 @@ impl Eviction {
             scores: BlockScores::new(rules.ema_alpha, rules.block_tokens),
             clock: Clock::default(),
             plan: None,
-            keeps_first: false,
+            least_sink: 0,
             shares: None,
             counts: EvictionCounts::default(),
         }
@@ -143,9 +141,8 @@ impl Eviction {
     /// Folds the attention of a step that left these tokens into the scores, advances the clock, and plans when due. A plan for
     /// which memory is refused is counted, and a later step plans.
     pub(super) fn end(&mut self, step: &ClosingStep, tokens: &Tokens, pins: &Runs, start: Instant) {
-        let ClosingStep { heads, queries, added, ref attention, keeps_first } = *step;
+        let ClosingStep { heads, queries, added, ref attention } = *step;
         let was_empty = tokens.lengths.logical == added;
-        self.keeps_first = keeps_first;
         self.clock.see(added, was_empty);
         if let Some(Attention { masses, rows }) = attention {
             self.scores.fold(&ScoredStep { masses, heads, rows: *rows });
@@ -204,10 +201,10 @@ impl Eviction {
             return Ok(());
         }
         let over = self.is_near_limit(tokens.lengths);
-        let least_sink = u32::from(self.keeps_first);
         let pinned = tokens.raw.places_of(pins.pairs())?;
         let usual = self.clock.usual_step();
-        let input = PlanInput { length, physical, unscored, over, usual, least_sink, pinned: pinned.pairs() };
+        let input =
+            PlanInput { length, physical, unscored, over, usual, least_sink: self.least_sink, pinned: pinned.pairs() };
         let config = self.rules.plan_config(&input)?;
         let plan = h2o::plan_pinned(&self.scores.ranking()?, physical, &config, pinned.pairs())?;
         let share = physical as f32 / length.max(1) as f32;

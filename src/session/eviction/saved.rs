@@ -22,7 +22,7 @@ pub(in crate::session) struct SavedEviction {
     /// Empty in files of versions without pins.
     pub(in crate::session) pins: Runs,
     clock: Clock,
-    keeps_first: bool,
+    least_sink: u32,
     plan: Option<Vec<Pair>>,
     scores: Option<SavedScores>,
 }
@@ -41,7 +41,7 @@ pub(in crate::session) fn save(
     let scores = eviction.map(|eviction| eviction.scores.saved()).transpose()?;
     let plan = eviction.and_then(|eviction| eviction.plan.as_deref());
     let flag = |is_set, flag| if is_set { flag } else { 0 };
-    let flags = flag(eviction.is_some_and(|eviction| eviction.keeps_first), KEEPS_FIRST)
+    let flags = flag(eviction.is_some_and(|eviction| eviction.least_sink > 0), KEEPS_FIRST)
         | flag(plan.is_some(), HAS_PLAN)
         | flag(scores.is_some(), HAS_SCORES)
         | flag(!pins.pairs().is_empty(), HAS_PINS);
@@ -58,30 +58,19 @@ pub(in crate::session) fn save(
     Ok(())
 }
 
-/// The state of a layer's eviction, checked.
-pub(in crate::session) struct LoadedEviction {
-    clock: Clock,
-    keeps_first: bool,
-    plan: Option<Vec<Pair>>,
-    scores: BlockScores,
-}
-
 impl Eviction {
-    /// Checks what a file has against the lengths of the layer, and makes it the state of a layer with these rules.
-    pub(in crate::session) fn loaded(&self, saved: SavedEviction, lengths: CacheLengths) -> Result<LoadedEviction> {
-        let SavedEviction { clock, keeps_first, plan, scores, .. } = saved;
+    /// The scores that a file has, as a layer with these rules has them.
+    pub(in crate::session) fn loaded(&self, saved: &SavedEviction, physical: u32) -> Result<BlockScores> {
         let (alpha, block_tokens) = (self.rules.ema_alpha, self.rules.block_tokens);
-        let scores = match scores {
-            Some(saved) => BlockScores::with_saved(alpha, block_tokens, &saved, lengths.physical)?,
-            None => BlockScores::unknown(alpha, block_tokens, lengths.physical)?,
-        };
-        Ok(LoadedEviction { clock, keeps_first, plan, scores })
+        match &saved.scores {
+            Some(saved) => BlockScores::with_saved(alpha, block_tokens, saved, physical),
+            None => BlockScores::unknown(alpha, block_tokens, physical),
+        }
     }
 
     /// Takes the state of a file.
-    pub(in crate::session) fn take(&mut self, loaded: LoadedEviction) {
-        let LoadedEviction { clock, keeps_first, plan, scores } = loaded;
-        (self.clock, self.keeps_first, self.plan, self.scores) = (clock, keeps_first, plan, scores);
+    pub(in crate::session) fn take(&mut self, saved: SavedEviction, scores: BlockScores) {
+        (self.clock, self.plan, self.scores, self.least_sink) = (saved.clock, saved.plan, scores, saved.least_sink);
     }
 }
 
@@ -120,8 +109,8 @@ impl SavedEviction {
         } else {
             Runs::default()
         };
-        let (clock, keeps_first) = (Clock::of(numbers), flags & KEEPS_FIRST != 0);
-        Ok(SavedEviction { positions, pins, clock, keeps_first, plan, scores })
+        let (clock, least_sink) = (Clock::of(numbers), u32::from(flags & KEEPS_FIRST != 0));
+        Ok(SavedEviction { positions, pins, clock, least_sink, plan, scores })
     }
 }
 

@@ -163,11 +163,6 @@ impl Lossless {
         self.commit(store, cache);
     }
 
-    /// Releases the tokens that are encoded, after a step that failed.
-    pub(super) fn abort(&mut self, store: &mut Store, cache: Cache<'_>) {
-        self.commit(store, cache);
-    }
-
     /// The cache was cleared, and the store dropped its blocks.
     pub(super) fn reset(&mut self, store: &mut Store) {
         (self.submitted, self.is_left_raw) = (false, false);
@@ -214,7 +209,7 @@ impl Lossless {
     }
 
     /// Releases the tokens that are encoded.
-    fn commit(&mut self, store: &mut Store, cache: Cache<'_>) {
+    pub(super) fn commit(&mut self, store: &mut Store, cache: Cache<'_>) {
         if self.rules.mode == RuntimeMode::Store && self.takes_part() {
             let writes = if self.rules.strict_roundtrip { Writes::Possible } else { Writes::None };
             if store.commit(self.number, cache, writes).is_err() {

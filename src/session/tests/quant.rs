@@ -403,7 +403,7 @@ impl Chat {
             "{stats:?}"
         );
         self.check_drops();
-        assert_eq!((stats.lost, stats.failed_writes, stats.reads.late, stats.reads.failed), (0, 0, 0, 0));
+        assert_eq!((stats.lost, stats.failed_writes, stats.late_reads, stats.failed_reads), (0, 0, 0, 0));
     }
 
     /// Nothing is dropped while sketches have room.

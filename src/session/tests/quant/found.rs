@@ -46,7 +46,7 @@ fn a_read_that_fails_is_counted_and_the_first_reason_is_named() {
         let found = Found { failure, reads: Reads { failed: 1, ..Reads::default() }, ..Found::default() };
         fit(&mut state.layers[0], found);
         drop(state);
-        assert_eq!(chat.session.memory_stats().unwrap().reads.failed, times as u64 + 1);
+        assert_eq!(chat.session.memory_stats().unwrap().failed_reads, times as u64 + 1);
         assert_eq!(chat.session.warnings().unwrap(), "kv_memory_file: IO: first");
     }
 }
