@@ -402,3 +402,56 @@ fn a_chat_that_was_evicted_before_it_was_saved_is_quantised_all_the_same() {
     let all: i32 = quantising.positions(0, Some(1)).unwrap().iter().map(|run| run[1]).sum();
     assert_eq!(all as u32, left + 250, "each token is attended to");
 }
+
+#[test]
+fn threads_attend_while_others_trim_save_and_ask() {
+    let path = blocks_path("threads");
+    let session = Session::with_host(
+        format!(r#"{{"kv_memory_bytes": 260000, "kv_memory_file": "{path}", "kv_quant": "k8v4"}}"#).as_bytes(),
+        b"",
+        2,
+        1,
+        Host { attends: true },
+    )
+    .unwrap();
+    let layout = layout(Dtype::F16, PACKS[0], 400);
+    let mut caches = [(); 2].map(|()| (vec![0x11; layout.key_bytes()], vec![0x11; layout.value_bytes()], 0));
+    let data = vec![0x11u8; 2 * HEADS * DIMS * 2];
+    let queries = Queries {
+        dtype: Dtype::F16,
+        heads: HEADS,
+        rows: 2,
+        dims: DIMS,
+        head_stride: DIMS * 2,
+        row_stride: HEADS * DIMS * 2,
+        scale: 0.0,
+        data: &data,
+    };
+    let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+    let (mut file, mut trims) = (Disk::default().create(), Random::new(29));
+    let step_of = |layer: u32, (key, value, len): &mut (Vec<u8>, Vec<u8>, u32), others: &mut dyn FnMut()| {
+        *len = session.begin(layer, Some(Cache::new(&layout, key, value).unwrap()), *len).unwrap().kv_len + 2;
+        let (cache, len) = (CacheRef::new(&layout, key, value).unwrap(), *len);
+        let attend =
+            |part| session.attend(layer, (&cache, len), &step, (part, 2), &mut |_, _, x| assert!(x[0].is_finite()));
+        std::thread::scope(|scope| {
+            let threads = [0, 1].map(|part| scope.spawn(move || attend(part).unwrap()));
+            others();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        session.end(layer, 0, 2, Cache::new(&layout, key, value).unwrap(), len).unwrap();
+    };
+    let [first, second] = &mut caches;
+    for _ in 0..if cfg!(tsan) { 150 } else { 600 } {
+        step_of(0, first, &mut || {
+            session.trim(trims.below(260_000) as u64).unwrap();
+            session.report().unwrap();
+            let (key, value, len) = &mut *second;
+            session.save(1, Some(Cache::new(&layout, key, value).unwrap()), *len, &FASTEST, &mut file).unwrap();
+            session.positions(0, Some(1)).unwrap();
+        });
+        step_of(1, second, &mut || drop(session.trim(260_000)));
+    }
+    file.commit().unwrap();
+    assert!(session.memory_stats().unwrap().reads > 0 || cfg!(tsan), "blocks of the file were read");
+}
