@@ -15,6 +15,7 @@
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | `json` | JSON in |
 //! | `bytes` | numbers and strings of bytes, as formats have them |
+//! | `run` | tokens that follow each other in two places |
 //! | `sys` | memory that can be refused; every other module grows its containers through it |
 //! | [`ffi`] | the C ABI, the only module with `extern "C"` |
 //!
@@ -38,6 +39,7 @@ pub mod h2o;
 #[doc(hidden)]
 pub mod json;
 pub mod layout;
+mod run;
 pub mod session;
 pub mod snapshot;
 pub mod status;

@@ -484,7 +484,7 @@ fn a_truncated_file_is_refused_and_one_with_more_behind_its_end_is_not() {
 const GEOMETRY: Geometry = Geometry { heads: 2, head_dim: 64, key: 1, value: 1 };
 
 fn run(piece: u32, offset: u32, count: u32) -> Run {
-    Run { piece, offset, count }
+    Run { of: piece, offset, begin: 0, count }
 }
 
 #[test]
@@ -512,7 +512,7 @@ fn a_path_is_mapped_and_locked_and_views_outlive_the_file() {
     let beside = Storage::open(&path).unwrap();
     drop(Snapshot::open(beside, None, Access::ReadOnly).unwrap());
     let file = Snapshot::open(storage, Some(b"model"), Access::ReadOnly).unwrap();
-    assert_eq!(file.layer(3).unwrap().runs, [run(piece, 0, 30), run(piece, 40, 24)]);
+    assert_eq!(file.layer(3).unwrap().runs, [run(piece, 0, 30), Run { begin: 30, ..run(piece, 40, 24) }]);
     for bytes in [&kept, &file.piece(piece).unwrap()] {
         assert!((0..4).all(|part| bytes.part(part) == parts[part]) && bytes.raw_checksum == 77);
         bytes.bytes.drop_pages();

@@ -12,7 +12,7 @@ use crate::h2o::BlockScores;
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::{Geometry, LayerEntry, PieceBytes, Run, Snapshot};
 use crate::status::{Error, Result, bail};
-use crate::store::{FilePiece, NewPiece, Packing, SavedRun};
+use crate::store::{FilePiece, NewPiece, Packer, Packing, SavedRun};
 use crate::sys::memory;
 use std::sync::atomic::Ordering;
 
@@ -78,9 +78,9 @@ impl Session {
         };
         let mut known = Vec::new();
         let own = geometry(&rows);
-        for run in store.saved(number).iter().filter(|run| to.has_piece(number, own, (run.piece, run.sum))) {
+        for run in store.saved(number).iter().filter(|run| to.has_piece(number, own, run.of)) {
             // Runs of one piece follow each other.
-            if known.last().is_some_and(|last: &SavedRun| last.piece == run.piece) || is_whole(to, run.piece)? {
+            if known.last().is_some_and(|last: &SavedRun| last.of == run.of) || is_whole(to, run.of.0)? {
                 memory::push(&mut known, *run)?;
             }
         }
@@ -97,7 +97,8 @@ impl Session {
             saved.bytes += piece.parts.iter().map(|part| part.len() as u64).sum::<u64>();
             add(to, number, piece)
         };
-        let runs = store.save(number, given.as_ref(), kv_len, &known, packing, &self.interrupted, &mut write)?;
+        let raw = given.map(|cache| Packer { cache, packing, stop: &self.interrupted });
+        let runs = store.save(number, kv_len, &known, raw.as_ref(), &mut write)?;
         let mut all = in_file(&runs)?;
         let mut lost = Found::default();
         let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
@@ -213,8 +214,7 @@ impl Layer {
                 from.name()
             ),
         };
-        let runs = Run::clip(&entry.runs, 0, lengths.physical)?;
-        let pieces = pieces(from, &rows, &runs)?;
+        let pieces = pieces(from, &rows, Run::within(&entry.runs, 0..lengths.physical))?;
         let tokens = Tokens { lengths, raw: Runs::of(&saved.positions, lengths.logical)?, blocks, held };
         let scores =
             self.eviction.as_ref().map(|own| own.loaded(&saved, lengths.physical)).transpose().map_err(within)?;
@@ -263,22 +263,20 @@ fn rows(geometry: &Geometry) -> Result<Rows> {
     })
 }
 
-/// The pieces of these tokens of a layer, one after another in its cache, compared with their checksums: a chat must not be
-/// replaced by one that cannot be read.
-fn pieces(from: &Snapshot, rows: &Rows, runs: &[Run]) -> Result<Vec<FilePiece>> {
-    let (mut pieces, mut begin) = (Vec::<FilePiece>::new(), 0);
-    for &Run { piece, offset, count } in runs {
-        let sum = from.piece_sum(piece).unwrap_or_default();
-        let run = SavedRun { piece, sum, offset, begin, count };
-        begin += count;
-        match pieces.iter_mut().find(|known| known.runs[0].piece == piece) {
-            Some(known) => memory::push(&mut known.runs, run)?,
+/// The pieces of these tokens of a layer, compared with their checksums: a chat must not be replaced by one that cannot be read.
+fn pieces(from: &Snapshot, rows: &Rows, runs: impl Iterator<Item = Run>) -> Result<Vec<FilePiece>> {
+    let mut pieces = Vec::<FilePiece>::new();
+    for run in runs {
+        let piece = run.of;
+        match pieces.iter_mut().find(|known| known.number.0 == piece) {
+            Some(known) => memory::push(&mut known.runs, run.with(()))?,
             None => {
                 let found = piece_of(from, rows, piece)?;
+                let number = (piece, from.piece_sum(piece).unwrap_or_default());
                 let tokens = from.piece_tokens(piece).unwrap_or_default();
-                let runs = memory::copied(&[run])?;
+                let runs = memory::copied(&[run.with(())])?;
                 let (bytes, offset, ends, raw_sum) = (found.bytes, found.offset, found.ends, found.raw_checksum);
-                memory::push(&mut pieces, FilePiece { tokens, bytes, offset, sum, ends, raw_sum, runs })?;
+                memory::push(&mut pieces, FilePiece { number, tokens, bytes, offset, ends, raw_sum, runs })?;
             }
         }
     }
@@ -321,7 +319,7 @@ fn add(to: &mut Snapshot, layer: u32, piece: &NewPiece<'_>) -> Result<(u32, u64)
 
 /// The tokens of a layer as a file lists them.
 fn in_file(runs: &[SavedRun]) -> Result<Vec<Run>> {
-    memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))
+    memory::collect(runs.iter().map(|run| run.with(run.of.0)))
 }
 
 /// The head of a layer's state: tokens of the chat, and what is quantised.

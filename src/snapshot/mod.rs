@@ -299,7 +299,7 @@ impl Snapshot {
     pub fn usage(&self) -> Result<Usage> {
         let mut is_live = memory::filled(false, self.state.pieces.len())?;
         for run in self.state.layers.iter().flat_map(|(_, entry)| &entry.runs) {
-            is_live[run.piece as usize] = true;
+            is_live[run.of as usize] = true;
         }
         let live = self.state.pieces.iter().zip(&is_live).filter(|(_, live)| **live);
         let pieces = live.map(|(piece, _)| piece.at.len).sum();

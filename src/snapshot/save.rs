@@ -152,7 +152,7 @@ impl Snapshot {
 
     /// Sets the tokens of a layer, in physical order, and its opaque state, with the next commit.
     ///
-    /// Pieces are of the layer's geometry: another geometry needs new pieces.
+    /// Pieces are of the layer's geometry: another geometry needs new pieces. Runs begin where those before them end.
     pub fn set_layer(&mut self, layer: u32, geometry: Geometry, runs: &[Run], state: &[u8]) -> Result<()> {
         self.check_writable()?;
         if let Some(fault) = geometry.fault() {
@@ -164,12 +164,9 @@ impl Snapshot {
         let mut list = Vec::new();
         for run in runs {
             let tokens_of = |piece| self.state.tokens_of(&self.staged.pieces, layer, since, piece);
-            let run = runs::checked(run.piece, run.offset, run.count.into(), tokens_of);
-            let run = run.map_err(|why| why.into_invalid().within(format_args!("layer {layer}")))?;
-            runs::push(&mut list, run)?;
-        }
-        if runs::tokens(&list) > u32::MAX.into() {
-            bail!(InvalidArgument, "layer {layer} has {} tokens; at most {} allowed", runs::tokens(&list), u32::MAX);
+            if let Err(error) = runs::append(&mut list, (run.of, run.offset, run.count.into()), tokens_of) {
+                bail!(InvalidArgument, "layer {layer}: {}", error.unless_out_of_memory()?.message());
+            }
         }
         let found = self.staged.layers.iter().position(|staged| staged.layer == layer);
         memory::reserve_amortized(&mut self.staged.layers, 1)?;

@@ -109,7 +109,7 @@ pub struct LayerEntry {
 impl LayerEntry {
     /// The number of tokens.
     pub fn tokens(&self) -> u32 {
-        runs::tokens(&self.runs) as u32
+        runs::tokens(&self.runs)
     }
 
     /// The bytes of its opaque state.

@@ -4,6 +4,7 @@ use super::blob::{Blob, Part};
 use super::kv::KvBytes;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
 use crate::layout::{Kind, Rows};
+use crate::run::Run;
 use crate::status::{Result, Status, bail};
 use crate::sys::{Mutex, memory, parallel};
 use xxhash_rust::xxh3::xxh3_64;
@@ -45,6 +46,11 @@ impl BlockShape {
     /// Parts of K, and as many of V.
     pub(super) fn parts(&self) -> usize {
         self.rows.parts()
+    }
+
+    /// All tokens, from `begin` of the cache on.
+    pub(super) fn all_from(&self, begin: u32) -> Result<Vec<Run>> {
+        memory::copied(&[Run { of: (), offset: 0, begin, count: self.tokens as u32 }])
     }
 
     /// Raw bytes of K and of V.

@@ -37,8 +37,8 @@ impl Store {
         let Ok(at) = self.layer_at(layer) else { return Ok(Committed::default()) };
         let entry = &mut self.layers[at];
         let mut fresh = Vec::new();
-        memory::reserve(&mut fresh, entry.blocks().len())?;
-        for block in entry.blocks_mut().iter_mut().filter(|block| block.state == BlockState::Resident) {
+        memory::reserve(&mut fresh, entry.blocks.len())?;
+        for block in entry.blocks.iter_mut().filter(|block| block.state == BlockState::Resident) {
             let range = block.range_in(cache.layout).filter(|_| block.shape.rows == cache.layout.rows());
             block.verified = match range {
                 Some(_) if block.verified && writes == Writes::None => true,
@@ -53,7 +53,7 @@ impl Store {
             }
         }
         let is_stale = |block: &Block| block.state == BlockState::Resident && !block.verified;
-        let stale = entry.blocks().iter().filter(|block| is_stale(block)).count();
+        let stale = entry.blocks.iter().filter(|block| is_stale(block)).count();
         entry.stats.stale_blocks += stale as u64;
         if stale > 0 {
             self.retain(layer, |block| !is_stale(block));
@@ -71,7 +71,7 @@ impl Store {
         let runs = entry.runs(cache.layout, |block| block.is_released() || is_fresh(block))?;
         // Nothing below fails: blocks are released together or not at all.
         self.refusals = 0;
-        for block in entry.blocks_mut().iter_mut().filter(|block| is_fresh(block)) {
+        for block in entry.blocks.iter_mut().filter(|block| is_fresh(block)) {
             self.unclaimed_bytes -= if block.claimed { 0 } else { block.blob_bytes() };
             (block.state, block.claimed) = (BlockState::Released, true);
         }

@@ -1,64 +1,38 @@
 //! The blocks of one layer, found by ticket or by token.
 
-use super::block::{Block, KeptRun, LiveSegment};
-use super::saved::{self, SavedRun};
+use super::block::Block;
+use super::saved::SavedRun;
 use super::stats::Statistics;
 use crate::layout::{Layout, TokenRange};
+use crate::run::Run;
 use crate::status::Result;
 use crate::sys::memory;
 use std::ops::Range;
 
 /// The blocks of one layer. No token is in two of them.
+#[derive(Default)]
 pub(super) struct LayerBlocks {
     pub(super) number: u32,
     pub(super) stats: Statistics,
     /// By ticket, ascending.
-    blocks: Vec<Block>,
-    /// All segments of all blocks, by first token.
-    index: Vec<IndexEntry>,
-    /// See [`LayerBlocks::edited`].
-    edited: Option<Range<u32>>,
-    /// The tokens that a file has, ascending.
+    pub(super) blocks: Vec<Block>,
+    /// All segments of all blocks, with their tickets.
+    pub(super) index: Vec<Run<u64>>,
+    /// The tokens that were edited while others were released; see [`LayerBlocks::edited`].
+    pub(super) edited: Option<Range<u32>>,
+    /// The tokens that a file has.
     pub(super) saved: Vec<SavedRun>,
 }
 
-/// Tokens of a segment, and the ticket of its block.
-#[derive(Clone, Copy)]
-struct IndexEntry {
-    begin: u32,
-    end: u32,
-    ticket: u64,
-}
-
-/// The segments that an edit leaves, computed before anything changes.
+/// What an edit leaves, computed before anything changes.
 pub(super) struct LayerEdit {
     /// By block, in the order of [`LayerBlocks::blocks`].
-    pieces: Vec<Vec<LiveSegment>>,
+    segments: Vec<Vec<Run>>,
+    index: Vec<Run<u64>>,
     saved: Vec<SavedRun>,
 }
 
 impl LayerBlocks {
-    pub(super) fn new(number: u32) -> Self {
-        LayerBlocks {
-            number,
-            stats: Statistics::default(),
-            blocks: Vec::new(),
-            index: Vec::new(),
-            edited: None,
-            saved: Vec::new(),
-        }
-    }
-
-    /// By ticket, ascending.
-    pub(super) fn blocks(&self) -> &[Block] {
-        &self.blocks
-    }
-
-    /// As [`LayerBlocks::blocks`]. Segments must not change; see [`LayerBlocks::retain`] and [`LayerBlocks::apply`].
-    pub(super) fn blocks_mut(&mut self) -> &mut [Block] {
-        &mut self.blocks
-    }
-
     /// The index of the block with this ticket.
     pub(super) fn find(&self, ticket: u64) -> Option<usize> {
         self.blocks.binary_search_by_key(&ticket, Block::ticket).ok()
@@ -71,8 +45,7 @@ impl LayerBlocks {
 
     /// Tickets of the blocks that have tokens of `range`, one for each segment there.
     pub(super) fn tickets_in(&self, range: Range<u32>) -> impl Iterator<Item = u64> + '_ {
-        let first = self.index.partition_point(|entry| entry.end <= range.start);
-        self.index[first..].iter().take_while(move |entry| entry.begin < range.end).map(|entry| entry.ticket)
+        Run::within(&self.index, range).map(|segment| segment.of)
     }
 
     /// Remembers that these tokens were moved, written or removed if others are released now: whatever a host derives of
@@ -84,26 +57,6 @@ impl LayerBlocks {
         }
     }
 
-    /// The tokens that were edited since the last call while others were released.
-    pub(super) fn take_edited(&mut self) -> Option<Range<u32>> {
-        self.edited.take()
-    }
-
-    /// The parts of `range` that no block covers, as (begin, count).
-    pub(super) fn uncovered(&self, range: Range<u32>) -> Result<Vec<(u32, u32)>> {
-        let first = self.index.partition_point(|entry| entry.end <= range.start);
-        let covered = self.index[first..].iter().map(|entry| (entry.begin, entry.end));
-        let mut gaps = Vec::new();
-        let mut at = range.start;
-        for (begin, end) in covered.take_while(|(begin, _)| *begin < range.end).chain([(range.end, range.end)]) {
-            if at < begin {
-                memory::push(&mut gaps, (at, begin - at))?;
-            }
-            at = at.max(end);
-        }
-        Ok(gaps)
-    }
-
     /// Reserves room for more whole blocks, so that [`LayerBlocks::push`] cannot fail.
     pub(super) fn reserve(&mut self, blocks: usize) -> Result<()> {
         memory::reserve_amortized(&mut self.blocks, blocks)?;
@@ -113,10 +66,9 @@ impl LayerBlocks {
     /// Adds a block. Its ticket must be the highest, and its tokens in no other block.
     #[expect(clippy::disallowed_methods, reason = "room was made by `reserve`")]
     pub(super) fn push(&mut self, block: Block) {
-        for segment in block.segments() {
-            let entry = IndexEntry { begin: segment.begin, end: segment.end(), ticket: block.ticket() };
-            let at = self.index.partition_point(|other| other.begin < entry.begin);
-            self.index.insert(at, entry);
+        for segment in &block.segments {
+            let at = self.index.partition_point(|other| other.begin < segment.begin);
+            self.index.insert(at, segment.with(block.ticket()));
         }
         self.blocks.push(block);
     }
@@ -127,67 +79,48 @@ impl LayerBlocks {
         self.blocks.retain(keep);
         if self.blocks.len() < before {
             let LayerBlocks { blocks, index, .. } = self;
-            index.retain(|entry| blocks.binary_search_by_key(&entry.ticket, Block::ticket).is_ok());
+            index.retain(|segment| blocks.binary_search_by_key(&segment.of, Block::ticket).is_ok());
         }
     }
 
-    /// Computes the segments that are left when only `kept` is left of the cache, and reserves room for them, so that
-    /// [`LayerBlocks::apply`] cannot fail.
-    pub(super) fn plan(&mut self, kept: &[KeptRun]) -> Result<LayerEdit> {
-        let mut pieces = Vec::new();
-        memory::reserve(&mut pieces, self.blocks.len())?;
-        for block in &self.blocks {
-            let mut left = Vec::new();
-            block.cut(kept, &mut left)?;
-            memory::push(&mut pieces, left)?;
-        }
-        let segments: usize = pieces.iter().map(Vec::len).sum();
-        let more = segments.saturating_sub(self.index.len());
-        memory::reserve_amortized(&mut self.index, more)?;
-        // Without memory the next save writes all tokens.
-        let saved = saved::cut(&self.saved, kept).unwrap_or_default();
-        Ok(LayerEdit { pieces, saved })
+    /// Computes what is left when only `kept` is left of the cache.
+    pub(super) fn plan(&self, kept: &[Run]) -> Result<LayerEdit> {
+        Ok(LayerEdit {
+            segments: memory::try_collect(self.blocks.iter().map(|block| Run::kept(&block.segments, kept)))?,
+            index: Run::kept(&self.index, kept)?,
+            // Without memory the next save writes all tokens.
+            saved: Run::kept(&self.saved, kept).unwrap_or_default(),
+        })
     }
 
-    /// Applies an edit. Blocks that end without segments stay, for [`LayerBlocks::retain`] to drop.
-    #[expect(clippy::disallowed_methods, reason = "room was made by `plan`")]
+    /// Applies an edit. Blocks that are gone stay, for [`LayerBlocks::retain`] to drop.
     pub(super) fn apply(&mut self, edit: LayerEdit) {
-        self.saved = edit.saved;
-        self.index.clear();
-        for (block, pieces) in self.blocks.iter_mut().zip(edit.pieces) {
-            block.set_segments(pieces);
-            let ticket = block.ticket();
-            self.index.extend(block.segments().iter().map(|s| IndexEntry { begin: s.begin, end: s.end(), ticket }));
+        (self.index, self.saved) = (edit.index, edit.saved);
+        for (block, segments) in self.blocks.iter_mut().zip(edit.segments) {
+            block.segments = segments;
         }
-        self.index.sort_unstable_by_key(|entry| entry.begin);
     }
 
-    /// Drops the tokens from `len` on.
+    /// Drops the tokens from `len` on, as [`LayerBlocks::apply`].
     pub(super) fn truncate(&mut self, len: u32) {
         self.edited(len..u32::MAX);
         if len == 0 {
             self.edited = None;
         }
         for block in &mut self.blocks {
-            block.truncate(len);
+            Run::truncate(&mut block.segments, len);
         }
-        self.saved.retain_mut(|run| {
-            run.count = run.segment().before(len).count;
-            run.count > 0
-        });
-        self.index.retain_mut(|entry| {
-            entry.end = entry.end.min(len);
-            entry.begin < entry.end
-        });
+        Run::truncate(&mut self.index, len);
+        Run::truncate(&mut self.saved, len);
     }
 
     /// The longest ranges of tokens of the blocks for which `which` is true. Neighbouring blocks are one range, since a
     /// page or a flash block may lie across their border. Segments that the layout has no room for are left out.
     pub(super) fn runs(&self, layout: &Layout, which: impl Fn(&Block) -> bool) -> Result<Vec<TokenRange>> {
         let mut runs: Vec<TokenRange> = Vec::new();
-        for entry in &self.index {
-            let Ok(range) = layout.range(entry.begin, entry.end - entry.begin) else { break };
-            if !self.find(entry.ticket).is_some_and(|at| which(&self.blocks[at])) {
+        for segment in &self.index {
+            let Ok(range) = layout.range(segment.begin, segment.count) else { break };
+            if !self.find(segment.of).is_some_and(|at| which(&self.blocks[at])) {
                 continue;
             }
             match runs.last_mut().and_then(|run| run.joined(range)) {

@@ -32,7 +32,7 @@ mod submit;
 pub use codec::Encoding;
 pub use commit::{Committed, Writes};
 pub use park::Parked;
-pub use piece::{Packing, RawSum};
+pub use piece::{Packer, Packing, RawSum};
 pub use restore::{Restored, Spares};
 pub use runner::Purpose;
 pub use saved::{Attached, FilePiece, NewPiece, SavedRun, WritePiece};
@@ -40,9 +40,10 @@ pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;
 
 use crate::layout::{self, CacheRef, Layout, Pair, TokenRange};
+use crate::run::Run;
 use crate::status::Result;
 use crate::sys::memory;
-use block::{Block, BlockState, KeptRun};
+use block::{Block, BlockState};
 use codec::Codec;
 use decoded::Decoded;
 use kv::KvBytes;
@@ -154,7 +155,7 @@ impl Store {
             Ok(at) => at,
             Err(at) => {
                 memory::reserve_amortized(&mut self.layers, 1)?;
-                self.layers.insert(at, LayerBlocks::new(number));
+                self.layers.insert(at, LayerBlocks { number, ..LayerBlocks::default() });
                 at
             }
         };
@@ -186,13 +187,9 @@ impl Store {
         }
     }
 
-    /// The parts of `range` that no block covers, as (begin, count).
-    pub fn uncovered(&self, layer: u32, range: Range<u32>) -> Result<Vec<(u32, u32)>> {
-        match self.layer(layer) {
-            Some(entry) => entry.uncovered(range),
-            None if range.is_empty() => Ok(Vec::new()),
-            None => memory::copied(&[(range.start, range.end - range.start)]),
-        }
+    /// The parts of `range` that no block covers.
+    pub fn uncovered(&self, layer: u32, range: Range<u32>) -> Result<Vec<Range<u32>>> {
+        memory::collect(Run::gaps(self.layer(layer).map_or(&[], |entry| &entry.index), range))
     }
 
     /// Reports that only the tokens in `pairs` (offset, length) are left, moved together. On an error nothing has changed.
@@ -201,17 +198,16 @@ impl Store {
         layout::check_pairs(pairs, u32::MAX)?;
         let mut now = 0;
         let kept = memory::collect(pairs.iter().filter(|pair| pair[1] > 0).map(|pair| {
-            let (begin, len) = (pair[0] as u32, pair[1] as u32);
-            let range = KeptRun { begin, end: begin + len, now };
-            now += len;
-            range
+            let stay = Run { of: (), offset: pair[0] as u32, begin: now, count: pair[1] as u32 };
+            now = stay.end();
+            stay
         }))?;
         if now == 0 {
             self.truncated(layer, 0);
             return Ok(());
         }
-        let edit = self.plan(layer, &kept)?;
-        let moved = kept.iter().find(|run| run.now < run.begin).map_or(now, |run| run.now);
+        let edit = self.layer(layer).map(|entry| entry.plan(&kept)).transpose()?;
+        let moved = kept.iter().find(|stay| stay.begin < stay.offset).map_or(now, |stay| stay.begin);
         self.edit(layer, edit, moved..u32::MAX);
         Ok(())
     }
@@ -227,16 +223,12 @@ impl Store {
             self.edit(layer, None, range);
             return Ok(());
         }
-        let before = KeptRun { begin: 0, end: range.start, now: 0 };
-        let behind = KeptRun { begin: range.end, end: u32::MAX, now: range.end };
-        let edit = self.plan(layer, &[before, behind])?;
+        let before = Run { of: (), offset: 0, begin: 0, count: range.start };
+        let behind = Run { of: (), offset: range.end, begin: range.end, count: u32::MAX - range.end };
+        let edit = entry.plan(&[before, behind])?;
         self.count_stale(layer, &range);
-        self.edit(layer, edit, range);
+        self.edit(layer, Some(edit), range);
         Ok(())
-    }
-
-    fn plan(&mut self, layer: u32, kept: &[KeptRun]) -> Result<Option<LayerEdit>> {
-        self.layer_mut(layer).map(|entry| entry.plan(kept)).transpose()
     }
 
     /// Applies an edit of the cache, of the tokens `edited`.
@@ -260,7 +252,7 @@ impl Store {
     /// The tokens of a layer that were edited since the last call while others were only in the store. After a restore
     /// value sums must be made anew of them.
     pub fn take_edited(&mut self, layer: u32) -> Option<Range<u32>> {
-        self.layer_mut(layer).and_then(LayerBlocks::take_edited)
+        self.layer_mut(layer).and_then(|entry| entry.edited.take())
     }
 
     /// Runs of tokens of a layer that are only in the store; none when memory for the list is refused.
@@ -281,7 +273,7 @@ impl Store {
         let mut sum = Statistics::default();
         for entry in self.layers.iter().filter(|entry| layer.is_none_or(|number| number == entry.number)) {
             let mut stats = entry.stats;
-            entry.blocks().iter().for_each(|b| stats.add_block(b));
+            entry.blocks.iter().for_each(|block| stats.add_block(block));
             sum.add(&stats);
         }
         sum.decoded_cache_bytes = self.decoded.bytes(layer) as u64;

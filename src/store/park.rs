@@ -6,7 +6,7 @@
 use super::block::Block;
 use super::codec::BlockShape;
 use super::kv::KvBytes;
-use super::piece::{self, Packing};
+use super::piece::{Packer, Packing};
 use super::{Store, codec, restore, saved};
 use crate::layout::{self, Cache};
 use crate::status::Result;
@@ -30,7 +30,7 @@ pub struct Parked {
 impl Store {
     /// Whether the layer's tokens are parked.
     pub fn is_parked(&self, layer: u32) -> bool {
-        self.layer(layer).and_then(|entry| entry.blocks().first()).is_some_and(|block| block.is_parked)
+        self.layer(layer).and_then(|entry| entry.blocks.first()).is_some_and(|block| block.is_parked)
     }
 
     /// Encodes all `len` tokens of a layer, and releases the memory of its buffers.
@@ -49,15 +49,16 @@ impl Store {
         let mut blocks = Vec::new();
         let mut parked = Parked::default();
         let mut raw = KvBytes::new(0, 0)?;
-        for (begin, count) in saved::regions(self.saved(layer), len)? {
-            let range = cache.layout.range(begin, count)?;
-            let (blob, sum) = piece::encode_range(&cache.as_ref(), range, &mut raw, packing, stop)?;
+        let packer = Packer { cache: cache.as_ref(), packing, stop };
+        for range in saved::regions(self.saved(layer), len)? {
+            let (begin, tokens) = (range.start, range.len());
+            let (blob, sum) = packer.encode(range, &mut raw)?;
             parked.raw_bytes += raw.len() as u64;
             parked.bytes += blob.len() as u64;
             let ticket = self.next_ticket;
             self.next_ticket += 1;
-            let shape = BlockShape { ticket, rows, tokens: range.count(), digest: sum.into() };
-            memory::push(&mut blocks, Block::parked(shape, range, Shared::new(blob)?)?)?;
+            let shape = BlockShape { ticket, rows, tokens, digest: sum.into() };
+            memory::push(&mut blocks, Block::parked(shape, shape.all_from(begin)?, Shared::new(blob)?))?;
         }
         self.layer_or_new(layer)?.reserve(blocks.len())?;
 
@@ -81,10 +82,9 @@ impl Store {
             return Ok(());
         }
         let Ok(at) = self.layer_at(layer) else { return Ok(()) };
-        let blocks = self.layers[at].blocks();
-        blocks.iter().try_for_each(|block| block.check_fits(layer, cache.layout))?;
+        self.layers[at].blocks.iter().try_for_each(|block| block.check_fits(layer, cache.layout))?;
         self.take_memory(layer, &mut cache)?;
-        for block in self.layers[at].blocks() {
+        for block in &self.layers[at].blocks {
             let blob = block.blob.as_ref().expect("a parked block has a blob");
             let threads = if block.live_bytes() < LEAST_SHARED { 1 } else { threads };
             codec::decode_on(threads, &block.shape, blob, &mut self.rows)?;

@@ -5,9 +5,10 @@ use super::codec::Codec;
 use super::gather;
 use super::kv::KvBytes;
 use crate::gear::{Effort, Format, Options};
-use crate::layout::{CacheRef, Rows, TokenRange};
+use crate::layout::CacheRef;
 use crate::status::{Result, bail};
 use crate::sys::{Mutex, memory, parallel};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -26,9 +27,10 @@ pub struct Packing {
 /// An encoded part, and the XXH3-64 of its rows.
 type Encoded = (Blob, u64);
 
-/// The pieces of tokens `begin .. end`, as (begin, count).
-pub(super) fn pieces(begin: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
-    (begin..end).step_by(MOST_TOKENS as usize).map(move |begin| (begin, MOST_TOKENS.min(end - begin)))
+/// The pieces of a range of tokens.
+pub(super) fn pieces(range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    let end = range.end;
+    range.step_by(MOST_TOKENS as usize).map(move |begin| begin..begin.saturating_add(MOST_TOKENS).min(end))
 }
 
 /// The XXH3-64 over those of the parts' rows, K's before V's.
@@ -51,52 +53,54 @@ impl RawSum {
     }
 }
 
-/// [`encode`], of a range of a cache. `raw` is working memory.
-pub(super) fn encode_range(
-    cache: &CacheRef<'_>,
-    range: TokenRange,
-    raw: &mut KvBytes,
-    packing: &Packing,
-    stop: &AtomicBool,
-) -> Result<(Blob, u64)> {
-    gather(raw, cache, range)?;
-    encode(&cache.layout.rows(), raw, packing, stop)
+/// The tokens of a cache as pieces.
+pub struct Packer<'a> {
+    /// The cache.
+    pub cache: CacheRef<'a>,
+    /// How pieces are encoded.
+    pub packing: &'a Packing,
+    /// Set by another thread to end the call.
+    pub stop: &'a AtomicBool,
 }
 
-/// Encodes the rows of a piece, `[head][token][dim]`. Returns the blob, and the [`RawSum`].
-/// BUSY: if `stop` was set meanwhile.
-pub(super) fn encode(rows: &Rows, raw: &KvBytes, packing: &Packing, stop: &AtomicBool) -> Result<(Blob, u64)> {
-    let parts = rows.parts();
-    let mut encoded = Vec::new();
-    memory::reserve(&mut encoded, 2 * parts)?;
-    for _ in 0..2 * parts {
-        memory::push(&mut encoded, Mutex::new(None))?;
-    }
-    parallel::for_each(2 * parts, packing.threads, |codec: &mut Codec, at| {
-        if stop.load(Ordering::Relaxed) {
-            bail!(Busy, "the session was interrupted");
+impl Packer<'_> {
+    /// Encodes a piece; `raw` is working memory. Returns the blob, and the [`RawSum`].
+    /// BUSY: if `stop` was set meanwhile.
+    pub(super) fn encode(&self, range: Range<u32>, raw: &mut KvBytes) -> Result<(Blob, u64)> {
+        let rows = self.cache.layout.rows();
+        gather(raw, &self.cache, self.cache.layout.range(range.start, range.len() as u32)?)?;
+        let parts = rows.parts();
+        let mut encoded = Vec::new();
+        memory::reserve(&mut encoded, 2 * parts)?;
+        for _ in 0..2 * parts {
+            memory::push(&mut encoded, Mutex::new(None))?;
         }
-        let kind = if at < parts { rows.key } else { rows.value };
-        let part = part(raw, parts, at);
-        let options = Options { effort: packing.effort, ..Options::new(Format::Checked) };
-        let blob = Blob::of_part(codec.encode_words(part, kind, &options)?)?;
-        if let Ok(mut slot) = encoded[at].lock() {
-            *slot = Some((blob, xxh3_64(part)));
-        }
-        Ok(())
-    })?;
+        parallel::for_each(2 * parts, self.packing.threads, |codec: &mut Codec, at| {
+            if self.stop.load(Ordering::Relaxed) {
+                bail!(Busy, "the session was interrupted");
+            }
+            let kind = if at < parts { rows.key } else { rows.value };
+            let part = part(raw, parts, at);
+            let options = Options { effort: self.packing.effort, ..Options::new(Format::Checked) };
+            let blob = Blob::of_part(codec.encode_words(part, kind, &options)?)?;
+            if let Ok(mut slot) = encoded[at].lock() {
+                *slot = Some((blob, xxh3_64(part)));
+            }
+            Ok(())
+        })?;
 
-    let mut blobs = Vec::new();
-    memory::reserve(&mut blobs, encoded.len())?;
-    let mut sum = RawSum::default();
-    for slot in encoded {
-        let Some((blob, part_sum)): Option<Encoded> = slot.into_inner().ok().flatten() else {
-            bail!(Internal, "a part was not encoded");
-        };
-        memory::push(&mut blobs, blob)?;
-        sum.add_sum(part_sum);
+        let mut blobs = Vec::new();
+        memory::reserve(&mut blobs, encoded.len())?;
+        let mut sum = RawSum::default();
+        for slot in encoded {
+            let Some((blob, part_sum)): Option<Encoded> = slot.into_inner().ok().flatten() else {
+                bail!(Internal, "a part was not encoded");
+            };
+            memory::push(&mut blobs, blob)?;
+            sum.add_sum(part_sum);
+        }
+        Ok((Blob::joined(blobs)?, sum.get()))
     }
-    Ok((Blob::joined(blobs)?, sum.get()))
 }
 
 /// The rows of a part: K of each, then V.

@@ -46,7 +46,7 @@ impl Store {
         self.collect();
         let Ok(at) = self.layer_at(layer) else { return };
         let (Some(runner), entry) = (&self.runner, &mut self.layers[at]) else { return };
-        for block in entry.blocks_mut() {
+        for block in &mut entry.blocks {
             let is_wanted = block.state == BlockState::Released && !block.decoding && !block.is_parked;
             let Some(blob) = block.blob.as_ref().filter(|_| is_wanted) else {
                 continue;
@@ -68,7 +68,7 @@ impl Store {
     pub fn restore(&mut self, layer: u32, mut cache: Cache<'_>) -> Result<Restored> {
         self.collect();
         let Some(entry) = self.layer(layer) else { return Ok(Restored::default()) };
-        let mut released = entry.blocks().iter().filter(|b| b.is_released()).peekable();
+        let mut released = entry.blocks.iter().filter(|b| b.is_released()).peekable();
         if released.peek().is_none() {
             return Ok(Restored::default());
         }
@@ -117,7 +117,7 @@ impl Store {
             if let Some(at) = self.decoded.first_ahead(layer).and_then(|ticket| entry.find(ticket)) {
                 return Some(at);
             }
-            let blocks = entry.blocks();
+            let blocks = &entry.blocks;
             let is_free = |b: &Block| b.is_released() && !b.decoding;
             let next = blocks.iter().skip(*from).position(is_free);
             *from = next.map_or(blocks.len(), |ahead| *from + ahead);
@@ -128,7 +128,7 @@ impl Store {
             if let Some(Job::Decode(DecodeJob { shape, into, .. })) = queue.take_back(|job| job.is_decode_in(layer)) {
                 spares.keep(into);
                 if let Some(at) = entry.find(shape.ticket) {
-                    entry.blocks_mut()[at].decoding = false;
+                    entry.blocks[at].decoding = false;
                     return Some(at);
                 }
                 continue;
@@ -146,7 +146,7 @@ impl Store {
         let layers = self.layers.len();
         let Ok(of) = self.layer_at(layer) else { return Ok(0) };
         let entry = &mut self.layers[of];
-        let block = &mut entry.blocks_mut()[at];
+        let block = &mut entry.blocks[at];
         let (ticket, mut decode_ns) = (block.ticket(), 0);
         let found = self.decoded.get(ticket);
         let hit = found.as_ref().map(|(_, hit)| *hit);
@@ -201,16 +201,19 @@ impl Store {
 /// Writes the rows of a block's tokens to their present places; returns the bytes.
 pub(super) fn scatter(block: &Block, rows: &KvBytes, parts: &mut Parts, cache: &mut Cache<'_>) -> Result<u64> {
     let BlockShape { rows: shape, tokens, .. } = block.shape;
-    if let ([segment], true) = (block.segments(), block.is_whole()) {
+    if let ([segment], true) = (&block.segments[..], block.is_whole()) {
         let range = cache.layout.range(segment.begin, segment.count)?;
         layout::scatter(cache, range, rows.key(), rows.value())?;
         return Ok(rows.len() as u64);
     }
     let mut bytes = 0;
-    for segment in block.segments() {
+    for segment in &block.segments {
         let range = cache.layout.range(segment.begin, segment.count)?;
-        segment.cut(rows.key(), shape.heads, tokens, &mut parts.0)?;
-        segment.cut(rows.value(), shape.heads, tokens, &mut parts.1)?;
+        for (rows, part) in [(rows.key(), &mut parts.0), (rows.value(), &mut parts.1)] {
+            memory::resize(part, rows.len() / tokens * range.count())?;
+            let (from, to) = ((rows, (segment.offset as usize, tokens)), (&mut part[..], (0, range.count())));
+            layout::copy_dense(shape.heads, range.count(), from, to);
+        }
         layout::scatter(cache, range, &parts.0, &parts.1)?;
         bytes += (parts.0.len() + parts.1.len()) as u64;
     }

@@ -2,53 +2,22 @@
 
 use super::Store;
 use super::blob::{Blob, Place};
-use super::block::{Block, KeptRun, LiveSegment};
+use super::block::Block;
 use super::codec::BlockShape;
 use super::kv::KvBytes;
-use super::piece::{self, Packing};
+use super::piece::{self, Packer};
 use crate::gear;
-use crate::layout::{CacheRef, Rows};
+use crate::layout::Rows;
+use crate::run::Run;
 use crate::status::{Result, bail};
 use crate::sys::storage::Bytes;
 use crate::sys::{Shared, memory};
-use std::sync::atomic::AtomicBool;
+use std::iter;
+use std::ops::Range;
 
-/// Consecutive tokens of a cache that are consecutive tokens of a piece of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SavedRun {
-    /// The number of the piece.
-    pub piece: u32,
-    /// The checksum of its stored bytes. Another file, and a piece that was discarded, have another.
-    pub sum: u64,
-    /// Tokens of the piece before the first.
-    pub offset: u32,
-    /// The first token in the cache.
-    pub begin: u32,
-    /// Tokens.
-    pub count: u32,
-}
-
-impl SavedRun {
-    fn end(&self) -> u32 {
-        self.begin + self.count
-    }
-
-    /// Its tokens, as those of a block that is the piece.
-    pub(super) fn segment(&self) -> LiveSegment {
-        LiveSegment { offset: self.offset, begin: self.begin, count: self.count }
-    }
-}
-
-/// The runs that an edit of the cache leaves.
-pub(super) fn cut(runs: &[SavedRun], kept: &[KeptRun]) -> Result<Vec<SavedRun>> {
-    let mut left: Vec<SavedRun> = Vec::new();
-    for run in runs {
-        for LiveSegment { offset, begin, count } in run.segment().kept(kept) {
-            memory::push(&mut left, SavedRun { offset, begin, count, ..*run })?;
-        }
-    }
-    Ok(left)
-}
+/// Tokens of a piece of a file: the number of the piece, and the checksum of its stored bytes. Another file, and a piece that
+/// was discarded, have another.
+pub type SavedRun = Run<(u32, u64)>;
 
 /// An encoded piece, as a file takes it: its tokens, its parts, and the XXH3-64 over those of the parts' rows.
 pub struct NewPiece<'a> {
@@ -71,20 +40,20 @@ pub(super) fn write_blob(blob: &Blob, tokens: u32, raw_sum: u64, write: &mut Wri
 
 /// A piece of a file.
 pub struct FilePiece {
+    /// Its number, and the checksum of its stored bytes.
+    pub number: (u32, u64),
     /// Tokens.
     pub tokens: u32,
     /// All parts.
     pub bytes: Bytes,
     /// Where the piece begins in the file.
     pub offset: u64,
-    /// The checksum of its stored bytes.
-    pub sum: u64,
     /// Where each part ends.
     pub ends: Vec<usize>,
     /// The XXH3-64 over those of the parts' rows.
     pub raw_sum: u64,
-    /// The tokens of the piece that the cache has, ascending.
-    pub runs: Vec<SavedRun>,
+    /// The tokens of the piece that the cache has.
+    pub runs: Vec<Run>,
 }
 
 /// A layer that is parked in a file.
@@ -95,7 +64,7 @@ pub struct Attached {
 }
 
 impl Store {
-    /// The tokens of a layer that a file has, ascending.
+    /// The tokens of a layer that a file has.
     pub fn saved(&self, layer: u32) -> &[SavedRun] {
         self.layer(layer).map_or(&[], |entry| &entry.saved)
     }
@@ -107,49 +76,47 @@ impl Store {
         }
     }
 
-    /// Writes the tokens of a layer that `known` has not as pieces: parked ones as they are, the others from the cache,
-    /// which must have them. Returns where each of the `len` tokens is. The store does not change.
-    /// BUSY: if `stop` was set meanwhile. CORRUPT: if the file of a parked token has changed.
-    #[expect(clippy::too_many_arguments, reason = "a cache, how to encode it, and where to")]
+    /// Writes the tokens of a layer that `known` has not as pieces: parked ones as they are, the others from the cache of `raw`.
+    /// Returns where each of the `len` tokens is. The store does not change.
+    /// BUSY: if the packer was stopped meanwhile. CORRUPT: if the file of a parked token has changed.
     pub fn save(
         &mut self,
         layer: u32,
-        cache: Option<&CacheRef<'_>>,
         len: u32,
         known: &[SavedRun],
-        packing: &Packing,
-        stop: &AtomicBool,
+        raw: Option<&Packer<'_>>,
         write: &mut WritePiece<'_>,
     ) -> Result<Vec<SavedRun>> {
-        let mut runs = memory::copied(known)?;
         // So that `set_saved` cannot fail.
         self.layer_or_new(layer)?;
-        self.save_parked(layer, known, &mut runs, write)?;
-        runs.sort_unstable_by_key(|run| run.begin);
-        let gaps = memory::collect(gaps(&runs, 0, len))?;
-        match cache {
-            Some(cache) => save_raw(cache, &gaps, packing, stop, &mut runs, write)?,
-            None if gaps.is_empty() => {}
-            None => bail!(
+        let mut runs = self.save_parked(layer, known, write)?;
+        let gaps = memory::collect(Run::gaps(&runs, 0..len))?;
+        let Some(raw) = raw else {
+            if gaps.is_empty() {
+                return Ok(runs);
+            }
+            bail!(
                 InvalidArgument,
                 "layer {layer} has tokens that are neither parked nor in the file, and no cache is given"
-            ),
+            )
+        };
+        let mut rows = KvBytes::new(0, 0)?;
+        for range in gaps.into_iter().flat_map(piece::pieces) {
+            let (begin, count) = (range.start, range.len() as u32);
+            let (blob, raw_sum) = raw.encode(range, &mut rows)?;
+            let of = write_blob(&blob, count, raw_sum, write)?;
+            memory::push(&mut runs, Run { of, offset: 0, begin, count })?;
         }
         runs.sort_unstable_by_key(|run| run.begin);
         Ok(runs)
     }
 
-    fn save_parked(
-        &self,
-        layer: u32,
-        known: &[SavedRun],
-        runs: &mut Vec<SavedRun>,
-        write: &mut WritePiece<'_>,
-    ) -> Result<()> {
-        let blocks = self.layer(layer).map_or(&[][..], |entry| entry.blocks());
+    /// Writes the parked blocks of which `known` has not all tokens. Returns those that are known or written.
+    fn save_parked(&self, layer: u32, known: &[SavedRun], write: &mut WritePiece<'_>) -> Result<Vec<SavedRun>> {
+        let mut runs = memory::copied(known)?;
+        let blocks = self.layer(layer).map_or(&[][..], |entry| &entry.blocks);
         for block in blocks.iter().filter(|block| block.is_parked) {
-            let segments = || block.segments().iter();
-            if segments().all(|s| gaps(known, s.begin, s.end()).next().is_none()) {
+            if block.segments.iter().all(|s| Run::gaps(known, s.begin..s.end()).next().is_none()) {
                 continue;
             }
             let blob = block.blob.as_ref().expect("a parked block has a blob");
@@ -162,13 +129,13 @@ impl Store {
                     place.offset
                 );
             }
-            runs.retain(|run| !segments().any(|s| s.begin < run.end() && run.begin < s.end()));
-            for s in segments() {
-                let run = SavedRun { piece, sum, offset: s.offset, begin: s.begin, count: s.count };
-                memory::push(runs, run)?;
+            runs.retain(|run| !block.overlaps(&(run.begin..run.end())));
+            for segment in &block.segments {
+                memory::push(&mut runs, segment.with((piece, sum)))?;
             }
         }
-        Ok(())
+        runs.sort_unstable_by_key(|run| run.begin);
+        Ok(runs)
     }
 
     /// Makes all that [`Store::attach`] needs.
@@ -179,12 +146,14 @@ impl Store {
             let ticket = self.next_ticket;
             self.next_ticket += 1;
             let shape = BlockShape { ticket, rows, tokens: piece.tokens as usize, digest: piece.raw_sum.into() };
-            let blob =
-                Shared::new(Blob::of_file(piece.bytes, Place { offset: piece.offset, sum: piece.sum }, &piece.ends)?)?;
-            memory::extend(&mut saved, &piece.runs)?;
-            memory::push(&mut blocks, Block::of_file(shape, &piece.runs, blob)?)?;
+            let place = Place { offset: piece.offset, sum: piece.number.1 };
+            let blob = Shared::new(Blob::of_file(piece.bytes, place, &piece.ends)?)?;
+            for run in &piece.runs {
+                memory::push(&mut saved, run.with(piece.number))?;
+            }
+            memory::push(&mut blocks, Block::parked(shape, piece.runs, blob))?;
         }
-        saved.sort_unstable_by_key(|run: &SavedRun| run.begin);
+        saved.sort_unstable_by_key(|run| run.begin);
         self.layer_or_new(layer)?.reserve(saved.len())?;
         Ok(Attached { layer, blocks, saved })
     }
@@ -222,48 +191,15 @@ pub(super) fn check_lengths(rows: &Rows, piece: &FilePiece) -> Result<()> {
     Ok(())
 }
 
-/// The parts of `begin .. end` that no run has.
-fn gaps(runs: &[SavedRun], begin: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
-    let mut at = begin;
-    let runs = runs.iter().filter(move |run| run.begin < end && begin < run.end());
-    let ends = runs.map(|run| (run.begin, run.end())).chain([(end, end)]);
-    ends.filter_map(move |(first, last)| {
-        let gap = (at < first).then_some((at, first));
-        at = at.max(last);
-        gap
-    })
-}
-
-/// Ranges of tokens, as (begin, count), that are wholly in the file or not at all: a layer that is parked in these is saved
-/// without those that the file has.
-pub(super) fn regions(runs: &[SavedRun], len: u32) -> Result<Vec<(u32, u32)>> {
+/// Ranges of tokens that are wholly in the file or not at all: a layer that is parked in these is saved without those that the
+/// file has.
+pub(super) fn regions(saved: &[SavedRun], len: u32) -> Result<Vec<Range<u32>>> {
     let (mut regions, mut at) = (Vec::new(), 0);
-    for (begin, end) in gaps(runs, 0, len).chain([(len, len)]) {
-        for (begin, end) in [(at, begin), (begin, end)] {
-            for piece in piece::pieces(begin, end) {
-                memory::push(&mut regions, piece)?;
-            }
+    for gap in Run::gaps(saved, 0..len).chain(iter::once(len..len)) {
+        for range in piece::pieces(at..gap.start).chain(piece::pieces(gap.clone())) {
+            memory::push(&mut regions, range)?;
         }
-        at = end;
+        at = gap.end;
     }
     Ok(regions)
-}
-
-/// Writes the tokens of `ranges` (begin, end) from a cache.
-fn save_raw(
-    cache: &CacheRef<'_>,
-    ranges: &[(u32, u32)],
-    packing: &Packing,
-    stop: &AtomicBool,
-    runs: &mut Vec<SavedRun>,
-    write: &mut WritePiece<'_>,
-) -> Result<()> {
-    let mut raw = KvBytes::new(0, 0)?;
-    for (begin, count) in ranges.iter().flat_map(|&(begin, end)| piece::pieces(begin, end)) {
-        let range = cache.layout.range(begin, count)?;
-        let (blob, raw_sum) = piece::encode_range(cache, range, &mut raw, packing, stop)?;
-        let (piece, sum) = write_blob(&blob, count, raw_sum, write)?;
-        memory::push(runs, SavedRun { piece, sum, offset: 0, begin, count })?;
-    }
-    Ok(())
 }

@@ -76,7 +76,7 @@ impl Store {
         gather(&mut raw, cache, range)?;
         let ticket = self.next_ticket;
         let shape = BlockShape { ticket, rows, tokens: range.count(), digest: raw.digest() };
-        let block = Block::new(shape, range)?;
+        let block = Block::new(shape, shape.all_from(range.begin() as u32)?);
         let bytes = raw.len();
         let job = EncodeJob { layer, shape, raw, purpose };
         let outcome = match &self.runner {
@@ -119,7 +119,7 @@ impl Store {
         let entry = &self.layers[at];
         let (first, last) = (range.begin(), range.end() - 1);
         let overlapping = || entry.tickets_in(tokens(range)).filter_map(|ticket| entry.find(ticket));
-        for block in overlapping().map(|at| &entry.blocks()[at]) {
+        for block in overlapping().map(|at| &entry.blocks[at]) {
             let ticket = block.ticket();
             if block.is_released() {
                 bail!(
@@ -167,7 +167,7 @@ impl Store {
             return false;
         }
         let is_stale = |block: &&Block| block.overlaps(range) && block.has_content() && !block.is_parked;
-        let stale = entry.blocks().iter().filter(is_stale).count();
+        let stale = entry.blocks.iter().filter(is_stale).count();
         entry.stats.stale_blocks += stale as u64;
         true
     }

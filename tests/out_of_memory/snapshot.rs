@@ -29,7 +29,7 @@ fn saves(path: &PathBuf, shortage: Shortage) -> Calls {
     let mut runs = Vec::new();
     for save in 0..2u8 {
         calls.run("add_piece", || status(file.add_piece(0, 4, &[&[save; 100], &[1; 9]], 5), &mut piece));
-        runs.push(Run { piece: piece.unwrap(), offset: save.into(), count: 1 });
+        runs.push(Run { of: piece.unwrap(), offset: save.into(), begin: 0, count: 1 });
         calls.run("set_layer", || status(file.set_layer(0, geometry, &runs, &[save; 200]), &mut done));
         let tokens = &[save; 102][..100 + usize::from(save)];
         calls.run("put", || status(file.put("tokens", tokens), &mut done));

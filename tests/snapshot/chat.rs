@@ -35,7 +35,7 @@ pub fn piece_bytes<'a>(parts: impl Iterator<Item = &'a [u8]>, raw_checksum: u64)
 pub fn read(file: &Snapshot) -> BTreeMap<String, Result<Vec<u8>>> {
     let mut found = BTreeMap::new();
     for (layer, entry) in file.layers() {
-        let tokens = entry.runs.iter().flat_map(|run| (run.offset..run.offset + run.count).map(|t| (run.piece, t)));
+        let tokens = entry.runs.iter().flat_map(|run| (run.offset..run.offset + run.count).map(|t| (run.of, t)));
         found.insert(format!("layer {layer}"), Ok(layer_bytes(&entry.geometry, tokens)));
         found.insert(format!("state of layer {layer}"), file.layer_state(layer));
     }
@@ -117,7 +117,7 @@ impl Chat {
         let key = format!("state of layer {layer}");
         let state = value(self.things.get(&key), random);
         let runs: Vec<Run> =
-            tokens.iter().map(|(piece, offset)| Run { piece: *piece, offset: *offset, count: 1 }).collect();
+            tokens.iter().map(|(piece, offset)| Run { of: *piece, offset: *offset, begin: 0, count: 1 }).collect();
         file.set_layer(layer, *geometry, &runs, &state)?;
         self.things.insert(key, state);
         self.things.insert(format!("layer {layer}"), layer_bytes(geometry, tokens.iter().copied()));

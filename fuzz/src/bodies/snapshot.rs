@@ -187,7 +187,7 @@ pub fn layer_state(data: &[u8]) {
         let rows = piece(&mut file, geometry, count, &mut random);
         let piece = file.pieces().len() as u32 + runs.len() as u32;
         tokens.extend(rows);
-        runs.push(Run { piece, offset: 0, count });
+        runs.push(Run { of: piece, offset: 0, begin: 0, count });
     }
     file.set_layer(0, geometry, &runs, given.rest()).unwrap();
     file.commit().unwrap();

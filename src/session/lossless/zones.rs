@@ -4,6 +4,7 @@ use crate::session::config::{Config, LosslessRules, RuntimeMode};
 use crate::status::Result;
 use crate::store::Store;
 use crate::sys::memory;
+use std::ops::Range;
 
 /// The least tokens of a hole between blocks that is filled; smaller holes stay raw.
 const LEAST_HOLE: u32 = 32;
@@ -70,8 +71,7 @@ pub(super) fn cold_blocks(
         left = size;
     }
     let mut ranges = Vec::new();
-    for (mut at, count) in store.uncovered(layer, begin..end)? {
-        let gap_end = at + count;
+    for Range { start: mut at, end: gap_end } in store.uncovered(layer, begin..end)? {
         while at < gap_end && left > 0 {
             let past = (at + size) % unit;
             let full = if past < size { size - past } else { size };

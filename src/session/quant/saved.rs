@@ -131,7 +131,7 @@ impl Tokens {
         for block in 0..self.blocks.list().len() as u32 {
             let placed = &self.blocks.list()[block as usize];
             let live = placed.live;
-            let (piece, sum) = match placed.saved {
+            let of = match placed.saved {
                 Some(place) => place,
                 None => {
                     let blocks = &self.blocks;
@@ -160,9 +160,9 @@ impl Tokens {
                     write(&NewPiece { tokens: BLOCK as u32, parts: &parts, raw_sum: raw_sum.get() })?
                 }
             };
-            self.blocks.set_saved(block, Some((piece, sum)));
+            self.blocks.set_saved(block, Some(of));
             for (offset, count) in runs(live) {
-                memory::push(&mut saved, SavedRun { piece, sum, offset, begin, count })?;
+                memory::push(&mut saved, SavedRun { of, offset, begin, count })?;
                 begin += count;
             }
         }
@@ -186,11 +186,11 @@ impl SavedQuant {
         let mut begin = self.physical;
         for (at, &(first, live)) in (0..).zip(&self.blocks) {
             let count = live.count_ones();
-            let found = Run::clip(list, begin, count)?;
+            let found = Run::within(list, begin..begin + count);
             begin += count;
-            let piece = found.first().map_or(0, |run| run.piece);
-            let is_block = found.iter().all(|run| run.piece == piece)
-                && runs(live).eq(found.iter().map(|run| (run.offset, run.count)))
+            let piece = found.clone().next().map_or(0, |run| run.of);
+            let is_block = found.clone().all(|run| run.of == piece)
+                && runs(live).eq(found.map(|run| (run.offset, run.count)))
                 && from.piece_tokens(piece) == Some(BLOCK as u32);
             let bytes = from.piece(piece)?;
             if !is_block || bytes.ends.len() != rows.heads {
