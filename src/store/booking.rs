@@ -22,8 +22,7 @@ impl Store {
         let EncodeOutcome { layer, ticket, raw_bytes, result, encode_ns, decode_ns } = outcome;
         self.encoding -= 1;
         self.staged_bytes -= raw_bytes;
-        let Ok(at) = self.layer_at(layer) else { return Ok(false) };
-        let entry = &mut self.layers[at];
+        let Some(entry) = self.layers.get_mut(&layer) else { return Ok(false) };
         let stats = &mut entry.stats;
         stats.encode_ns += encode_ns;
         if decode_ns > 0 {
@@ -63,8 +62,7 @@ impl Store {
     /// error.
     fn book_decoded(&mut self, outcome: DecodeOutcome) {
         let DecodeOutcome { layer, ticket, result, decode_ns } = outcome;
-        let Ok(at) = self.layer_at(layer) else { return };
-        let entry = &mut self.layers[at];
+        let Some(entry) = self.layers.get_mut(&layer) else { return };
         entry.stats.decode_ns += decode_ns;
         let Some(block) = entry.block_mut(ticket) else { return };
         block.decoding = false;

@@ -1,10 +1,10 @@
 //! Committing: blocks that equal the cache replace its raw bytes.
 
 use super::block::{Block, BlockState};
-use super::{Store, gather};
-use crate::layout::{self, Cache, TokenRange};
+use super::{Store, gather, tokens};
+use crate::layout::{self, Cache};
 use crate::status::Result;
-use crate::sys::{memory, pages};
+use crate::sys::pages;
 
 /// How tokens may have changed since they last equalled their blobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +34,10 @@ impl Store {
     /// released.
     pub fn commit(&mut self, layer: u32, cache: Cache<'_>, writes: Writes) -> Result<Committed> {
         self.collect();
-        let Ok(at) = self.layer_at(layer) else { return Ok(Committed::default()) };
-        let entry = &mut self.layers[at];
-        let mut fresh = Vec::new();
-        memory::reserve(&mut fresh, entry.blocks.len())?;
-        for block in entry.blocks.iter_mut().filter(|block| block.state == BlockState::Resident) {
+        let Some(entry) = self.layers.get_mut(&layer) else { return Ok(Committed::default()) };
+        let is_resident = |block: &Block| block.state == BlockState::Resident;
+        let mut committed = Committed::default();
+        for block in entry.blocks.iter_mut().filter(|block| is_resident(block)) {
             let range = block.range_in(cache.layout).filter(|_| block.shape.rows == cache.layout.rows());
             block.verified = match range {
                 Some(_) if block.verified && writes == Writes::None => true,
@@ -48,27 +47,25 @@ impl Store {
                 }
                 None => false,
             };
-            if let (Some(range), true) = (range, block.verified) {
-                memory::push(&mut fresh, range)?;
-            }
+            let count = if block.verified { &mut committed.released_blocks } else { &mut committed.stale_blocks };
+            *count += 1;
         }
-        let is_stale = |block: &Block| block.state == BlockState::Resident && !block.verified;
-        let stale = entry.blocks.iter().filter(|block| is_stale(block)).count();
-        entry.stats.stale_blocks += stale as u64;
-        if stale > 0 {
-            self.retain(layer, |block| !is_stale(block));
+        entry.stats.stale_blocks += committed.stale_blocks;
+        if committed.stale_blocks > 0 {
+            self.retain(layer, |block| !is_resident(block) || block.verified);
         }
-        fresh.sort_unstable_by_key(|range| range.begin());
-        let released_bytes = if fresh.is_empty() { 0 } else { self.release(at, cache, &fresh)? };
-        Ok(Committed { released_blocks: fresh.len() as u64, released_bytes, stale_blocks: stale as u64 })
+        if committed.released_blocks > 0 {
+            committed.released_bytes = self.release(layer, cache)?;
+        }
+        Ok(committed)
     }
 
-    /// Releases every resident block of a layer. Returns to the system the memory of the runs that `fresh` (ascending) has
-    /// made larger.
-    fn release(&mut self, at: usize, mut cache: Cache<'_>, fresh: &[TokenRange]) -> Result<u64> {
-        let entry = &mut self.layers[at];
+    /// Releases every resident block of a layer. Returns to the system the memory of the runs that these have made larger.
+    fn release(&mut self, layer: u32, mut cache: Cache<'_>) -> Result<u64> {
+        let Some(entry) = self.layers.get_mut(&layer) else { return Ok(0) };
         let is_fresh = |block: &Block| block.state == BlockState::Resident;
-        let runs = entry.runs(cache.layout, |block| block.is_released() || is_fresh(block))?;
+        let mut runs = entry.runs(cache.layout, |block| block.is_released() || is_fresh(block))?;
+        runs.retain(|run| entry.blocks_in(tokens(*run)).any(is_fresh));
         // Nothing below fails: blocks are released together or not at all.
         self.refusals = 0;
         for block in entry.blocks.iter_mut().filter(|block| is_fresh(block)) {
@@ -77,10 +74,7 @@ impl Store {
         }
         let mut released = 0;
         for run in runs {
-            let next = fresh.partition_point(|f| f.begin() < run.begin());
-            if fresh.get(next).is_some_and(|f| f.end() <= run.end()) {
-                released += layout::release(&mut cache, run, &mut pages::give_back);
-            }
+            released += layout::release(&mut cache, run, &mut pages::give_back);
         }
         entry.stats.released_bytes += released;
         Ok(released)

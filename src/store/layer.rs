@@ -12,7 +12,6 @@ use std::ops::Range;
 /// The blocks of one layer. No token is in two of them.
 #[derive(Default)]
 pub(super) struct LayerBlocks {
-    pub(super) number: u32,
     pub(super) stats: Statistics,
     /// By ticket, ascending.
     pub(super) blocks: Vec<Block>,
@@ -43,9 +42,19 @@ impl LayerBlocks {
         self.find(ticket).map(|at| &mut self.blocks[at])
     }
 
-    /// Tickets of the blocks that have tokens of `range`, one for each segment there.
-    pub(super) fn tickets_in(&self, range: Range<u32>) -> impl Iterator<Item = u64> + '_ {
-        Run::within(&self.index, range).map(|segment| segment.of)
+    /// The blocks that have tokens of `range`, one for each segment there.
+    pub(super) fn blocks_in(&self, range: Range<u32>) -> impl Iterator<Item = &Block> {
+        Run::within(&self.index, range).filter_map(|segment| Some(&self.blocks[self.find(segment.of)?]))
+    }
+
+    /// Counts the blocks that have tokens of a rewritten range as stale; false where there are none.
+    pub(super) fn count_stale(&mut self, range: &Range<u32>) -> bool {
+        if self.blocks_in(range.clone()).next().is_none() {
+            return false;
+        }
+        let is_stale = |block: &&Block| block.overlaps(range) && block.has_content() && !block.is_parked;
+        self.stats.stale_blocks += self.blocks.iter().filter(is_stale).count() as u64;
+        true
     }
 
     /// Remembers that these tokens were moved, written or removed if others are released now: whatever a host derives of

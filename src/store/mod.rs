@@ -49,6 +49,7 @@ use decoded::Decoded;
 use kv::KvBytes;
 use layer::{LayerBlocks, LayerEdit};
 use runner::{Job, Runner};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Most workers of a store.
@@ -90,8 +91,8 @@ type Parts = (Vec<u8>, Vec<u8>);
 /// Compressed blocks of all layers of one model.
 pub struct Store {
     settings: Settings,
-    /// By number, ascending.
-    layers: Vec<LayerBlocks>,
+    /// By number.
+    layers: HashMap<u32, LayerBlocks>,
     decoded: Decoded,
     next_ticket: u64,
     /// The codec of the host's thread, and rows on their way through it.
@@ -116,7 +117,7 @@ impl Store {
         decoded.set_budget(decode_cache_bytes);
         Ok(Store {
             settings,
-            layers: Vec::new(),
+            layers: HashMap::new(),
             decoded,
             next_ticket: 0,
             codec: Codec::default(),
@@ -136,36 +137,17 @@ impl Store {
         self.decoded.set_budget(decode_cache_bytes);
     }
 
-    fn layer_at(&self, number: u32) -> std::result::Result<usize, usize> {
-        self.layers.binary_search_by_key(&number, |layer| layer.number)
-    }
-
-    fn layer(&self, number: u32) -> Option<&LayerBlocks> {
-        self.layer_at(number).ok().map(|at| &self.layers[at])
-    }
-
-    fn layer_mut(&mut self, number: u32) -> Option<&mut LayerBlocks> {
-        self.layer_at(number).ok().map(|at| &mut self.layers[at])
-    }
-
     /// The layer, made where there is none.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
     fn layer_or_new(&mut self, number: u32) -> Result<&mut LayerBlocks> {
-        let at = match self.layer_at(number) {
-            Ok(at) => at,
-            Err(at) => {
-                memory::reserve_amortized(&mut self.layers, 1)?;
-                self.layers.insert(at, LayerBlocks { number, ..LayerBlocks::default() });
-                at
-            }
-        };
-        Ok(&mut self.layers[at])
+        memory::reserve_map(&mut self.layers, 1)?;
+        Ok(self.layers.entry(number).or_default())
     }
 
     /// Drops the blocks of a layer for which `keep` is false, with their decoded rows and waiting jobs.
     fn retain(&mut self, layer: u32, mut keep: impl FnMut(&Block) -> bool) {
-        let Ok(at) = self.layer_at(layer) else { return };
-        let (entry, decoded, unclaimed) = (&mut self.layers[at], &mut self.decoded, &mut self.unclaimed_bytes);
+        let Some(entry) = self.layers.get_mut(&layer) else { return };
+        let (decoded, unclaimed) = (&mut self.decoded, &mut self.unclaimed_bytes);
         let mut encoding = false;
         entry.retain(|block| {
             let kept = keep(block);
@@ -189,7 +171,7 @@ impl Store {
 
     /// The parts of `range` that no block covers.
     pub fn uncovered(&self, layer: u32, range: Range<u32>) -> Result<Vec<Range<u32>>> {
-        memory::collect(Run::gaps(self.layer(layer).map_or(&[], |entry| &entry.index), range))
+        memory::collect(Run::gaps(self.layers.get(&layer).map_or(&[], |entry| &entry.index), range))
     }
 
     /// Reports that only the tokens in `pairs` (offset, length) are left, moved together. On an error nothing has changed.
@@ -206,7 +188,7 @@ impl Store {
             self.truncated(layer, 0);
             return Ok(());
         }
-        let edit = self.layer(layer).map(|entry| entry.plan(&kept)).transpose()?;
+        let edit = self.layers.get(&layer).map(|entry| entry.plan(&kept)).transpose()?;
         let moved = kept.iter().find(|stay| stay.begin < stay.offset).map_or(now, |stay| stay.begin);
         self.edit(layer, edit, moved..u32::MAX);
         Ok(())
@@ -215,25 +197,19 @@ impl Store {
     /// Reports that the tokens `range` were written in place: the store drops them, and the cache has them. Released blocks
     /// keep their other tokens. OUT_OF_MEMORY: nothing has changed.
     pub fn rewritten(&mut self, layer: u32, range: Range<u32>) -> Result<()> {
-        let Some(entry) = self.layer(layer) else { return Ok(()) };
-        if range.is_empty() {
-            return Ok(());
-        }
-        if entry.tickets_in(range.clone()).next().is_none() && entry.saved.is_empty() {
-            self.edit(layer, None, range);
-            return Ok(());
-        }
+        let Some(entry) = self.layers.get_mut(&layer).filter(|_| !range.is_empty()) else { return Ok(()) };
         let before = Run { of: (), offset: 0, begin: 0, count: range.start };
         let behind = Run { of: (), offset: range.end, begin: range.end, count: u32::MAX - range.end };
-        let edit = entry.plan(&[before, behind])?;
-        self.count_stale(layer, &range);
-        self.edit(layer, Some(edit), range);
+        let is_known = entry.blocks_in(range.clone()).next().is_some() || !entry.saved.is_empty();
+        let edit = is_known.then(|| entry.plan(&[before, behind])).transpose()?;
+        entry.count_stale(&range);
+        self.edit(layer, edit, range);
         Ok(())
     }
 
     /// Applies an edit of the cache, of the tokens `edited`.
     fn edit(&mut self, layer: u32, edit: Option<LayerEdit>, edited: Range<u32>) {
-        let Some(entry) = self.layer_mut(layer) else { return };
+        let Some(entry) = self.layers.get_mut(&layer) else { return };
         entry.edited(edited);
         if let Some(edit) = edit {
             entry.apply(edit);
@@ -243,7 +219,7 @@ impl Store {
 
     /// Reports that the tokens from `kv_len` on are gone.
     pub fn truncated(&mut self, layer: u32, kv_len: u32) {
-        if let Some(entry) = self.layer_mut(layer) {
+        if let Some(entry) = self.layers.get_mut(&layer) {
             entry.truncate(kv_len);
             self.retain(layer, |block| !block.is_gone());
         }
@@ -252,18 +228,18 @@ impl Store {
     /// The tokens of a layer that were edited since the last call while others were only in the store. After a restore
     /// value sums must be made anew of them.
     pub fn take_edited(&mut self, layer: u32) -> Option<Range<u32>> {
-        self.layer_mut(layer).and_then(|entry| entry.edited.take())
+        self.layers.get_mut(&layer).and_then(|entry| entry.edited.take())
     }
 
     /// Runs of tokens of a layer that are only in the store; none when memory for the list is refused.
     pub fn released_runs(&self, layer: u32, layout: &Layout) -> Vec<TokenRange> {
-        let runs = self.layer(layer).and_then(|entry| entry.runs(layout, Block::is_released).ok());
+        let runs = self.layers.get(&layer).and_then(|entry| entry.runs(layout, Block::is_released).ok());
         runs.unwrap_or_default()
     }
 
     /// The encoded blocks of a layer since the store was made, those included that are gone.
     pub fn encodings(&self, layer: u32) -> Encodings {
-        let stats = self.layer(layer).map(|entry| entry.stats).unwrap_or_default();
+        let stats = self.layers.get(&layer).map(|entry| entry.stats).unwrap_or_default();
         Encodings { blocks: stats.submitted_blocks, bytes: stats.encoded_bytes, to_bytes: stats.encoded_to_bytes }
     }
 
@@ -271,7 +247,7 @@ impl Store {
     pub fn statistics(&mut self, layer: Option<u32>) -> Statistics {
         self.collect();
         let mut sum = Statistics::default();
-        for entry in self.layers.iter().filter(|entry| layer.is_none_or(|number| number == entry.number)) {
+        for (_, entry) in self.layers.iter().filter(|(number, _)| layer.is_none_or(|layer| layer == **number)) {
             let mut stats = entry.stats;
             entry.blocks.iter().for_each(|block| stats.add_block(block));
             sum.add(&stats);

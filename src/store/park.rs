@@ -30,7 +30,7 @@ pub struct Parked {
 impl Store {
     /// Whether the layer's tokens are parked.
     pub fn is_parked(&self, layer: u32) -> bool {
-        self.layer(layer).and_then(|entry| entry.blocks.first()).is_some_and(|block| block.is_parked)
+        self.layers.get(&layer).and_then(|entry| entry.blocks.first()).is_some_and(|block| block.is_parked)
     }
 
     /// Encodes all `len` tokens of a layer, and releases the memory of its buffers.
@@ -64,11 +64,9 @@ impl Store {
 
         // Nothing below fails.
         self.retain(layer, |_| false);
-        if let Some(entry) = self.layer_mut(layer) {
-            blocks.into_iter().for_each(|block| entry.push(block));
-        }
         parked.released_bytes = layout::release(&mut cache, all, &mut pages::give_back);
-        if let Some(entry) = self.layer_mut(layer) {
+        if let Some(entry) = self.layers.get_mut(&layer) {
+            blocks.into_iter().for_each(|block| entry.push(block));
             entry.stats.released_bytes += parked.released_bytes;
         }
         Ok(parked)
@@ -78,13 +76,9 @@ impl Store {
     /// On an error the layer is still parked.
     /// STALE: if a block does not fit the layout. CORRUPT: if a blob does not decode to the parked tokens.
     pub fn unpark(&mut self, layer: u32, mut cache: Cache<'_>, threads: usize) -> Result<()> {
-        if !self.is_parked(layer) {
-            return Ok(());
-        }
-        let Ok(at) = self.layer_at(layer) else { return Ok(()) };
-        self.layers[at].blocks.iter().try_for_each(|block| block.check_fits(layer, cache.layout))?;
-        self.take_memory(layer, &mut cache)?;
-        for block in &self.layers[at].blocks {
+        let Some(entry) = self.layers.get(&layer).filter(|_| self.is_parked(layer)) else { return Ok(()) };
+        entry.take_memory(layer, &mut cache)?;
+        for block in &entry.blocks {
             let blob = block.blob.as_ref().expect("a parked block has a blob");
             let threads = if block.live_bytes() < LEAST_SHARED { 1 } else { threads };
             codec::decode_on(threads, &block.shape, blob, &mut self.rows)?;

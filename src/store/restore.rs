@@ -4,6 +4,7 @@ use super::block::{Block, BlockState};
 use super::codec::BlockShape;
 use super::decoded::Hit;
 use super::kv::KvBytes;
+use super::layer::LayerBlocks;
 use super::queue::Urgency;
 use super::runner::{DecodeJob, Job};
 use super::{Parts, Store};
@@ -44,8 +45,7 @@ impl Store {
     /// workers, and stops where memory is refused.
     pub fn prefetch(&mut self, layer: u32, mut spares: Spares) {
         self.collect();
-        let Ok(at) = self.layer_at(layer) else { return };
-        let (Some(runner), entry) = (&self.runner, &mut self.layers[at]) else { return };
+        let (Some(runner), Some(entry)) = (&self.runner, self.layers.get_mut(&layer)) else { return };
         for block in &mut entry.blocks {
             let is_wanted = block.state == BlockState::Released && !block.decoding && !block.is_parked;
             let Some(blob) = block.blob.as_ref().filter(|_| is_wanted) else {
@@ -67,33 +67,14 @@ impl Store {
     /// STALE: if a block does not fit the layout. CORRUPT: if a blob does not decode to the submitted bytes.
     pub fn restore(&mut self, layer: u32, mut cache: Cache<'_>) -> Result<Restored> {
         self.collect();
-        let Some(entry) = self.layer(layer) else { return Ok(Restored::default()) };
-        let mut released = entry.blocks.iter().filter(|b| b.is_released()).peekable();
-        if released.peek().is_none() {
-            return Ok(Restored::default());
-        }
-        for block in released {
-            block.check_fits(layer, cache.layout)?;
-        }
-        self.take_memory(layer, &mut cache)?;
+        let released = self.layers.get(&layer).filter(|entry| entry.blocks.iter().any(Block::is_released));
+        let Some(entry) = released else { return Ok(Restored::default()) };
+        entry.take_memory(layer, &mut cache)?;
         self.decoded.next_pass();
         let restored = self.restore_blocks(layer, &mut cache);
         // A block of which an edit has left a part is no range of the cache any more.
         self.retain(layer, |block| block.state != BlockState::Resident || block.is_whole());
         restored
-    }
-
-    /// Takes the pages of the layer's released tokens: one call for a run costs less than a fault for each page.
-    pub(super) fn take_memory(&self, layer: u32, cache: &mut Cache<'_>) -> Result<()> {
-        let Some(entry) = self.layer(layer) else { return Ok(()) };
-        for range in entry.runs(cache.layout, Block::is_released)? {
-            layout::for_each_run(cache, range, layout::Padding::Kept, &mut |run| {
-                if run.len() >= LEAST_RUN {
-                    pages::populate(run);
-                }
-            });
-        }
-        Ok(())
     }
 
     /// Restores blocks that are decoded, then blocks that no worker has; by then more are decoded.
@@ -112,8 +93,7 @@ impl Store {
     /// The index of the released block that is quickest to restore now. Blocks only when workers have all that are left.
     fn next_released(&mut self, layer: u32, from: &mut usize, spares: &mut Spares) -> Option<usize> {
         loop {
-            let at = self.layer_at(layer).ok()?;
-            let entry = &mut self.layers[at];
+            let entry = self.layers.get_mut(&layer)?;
             if let Some(at) = self.decoded.first_ahead(layer).and_then(|ticket| entry.find(ticket)) {
                 return Some(at);
             }
@@ -144,8 +124,7 @@ impl Store {
     /// Restores one released block; returns its bytes.
     fn restore_block(&mut self, layer: u32, at: usize, cache: &mut Cache<'_>, spares: &mut Spares) -> Result<u64> {
         let layers = self.layers.len();
-        let Ok(of) = self.layer_at(layer) else { return Ok(0) };
-        let entry = &mut self.layers[of];
+        let Some(entry) = self.layers.get_mut(&layer) else { return Ok(0) };
         let block = &mut entry.blocks[at];
         let (ticket, mut decode_ns) = (block.ticket(), 0);
         let found = self.decoded.get(ticket);
@@ -195,6 +174,23 @@ impl Store {
             spares.keep(ahead);
         }
         Ok(bytes)
+    }
+}
+
+impl LayerBlocks {
+    /// Takes the pages of the released tokens: one call for a run costs less than a fault for each page.
+    /// STALE: if one of these blocks does not fit the layout.
+    pub(super) fn take_memory(&self, layer: u32, cache: &mut Cache<'_>) -> Result<()> {
+        let mut released = self.blocks.iter().filter(|block| block.is_released());
+        released.try_for_each(|block| block.check_fits(layer, cache.layout))?;
+        for range in self.runs(cache.layout, Block::is_released)? {
+            layout::for_each_run(cache, range, layout::Padding::Kept, &mut |run| {
+                if run.len() >= LEAST_RUN {
+                    pages::populate(run);
+                }
+            });
+        }
+        Ok(())
     }
 }
 

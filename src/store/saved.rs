@@ -66,12 +66,12 @@ pub struct Attached {
 impl Store {
     /// The tokens of a layer that a file has.
     pub fn saved(&self, layer: u32) -> &[SavedRun] {
-        self.layer(layer).map_or(&[], |entry| &entry.saved)
+        self.layers.get(&layer).map_or(&[], |entry| &entry.saved)
     }
 
     /// Replaces what a file has of a layer, as [`Store::save`] returned it.
     pub fn set_saved(&mut self, layer: u32, runs: Vec<SavedRun>) {
-        if let Some(entry) = self.layer_mut(layer) {
+        if let Some(entry) = self.layers.get_mut(&layer) {
             entry.saved = runs;
         }
     }
@@ -114,7 +114,7 @@ impl Store {
     /// Writes the parked blocks of which `known` has not all tokens. Returns those that are known or written.
     fn save_parked(&self, layer: u32, known: &[SavedRun], write: &mut WritePiece<'_>) -> Result<Vec<SavedRun>> {
         let mut runs = memory::copied(known)?;
-        let blocks = self.layer(layer).map_or(&[][..], |entry| &entry.blocks);
+        let blocks = self.layers.get(&layer).map_or(&[][..], |entry| &entry.blocks);
         for block in blocks.iter().filter(|block| block.is_parked) {
             if block.segments.iter().all(|s| Run::gaps(known, s.begin..s.end()).next().is_none()) {
                 continue;
@@ -161,7 +161,7 @@ impl Store {
     /// Takes the tokens of a layer, which must have none, from pieces of a file, as of a parked layer.
     pub fn attach(&mut self, attached: Attached) {
         let Attached { layer, blocks, saved } = attached;
-        if let Some(entry) = self.layer_mut(layer) {
+        if let Some(entry) = self.layers.get_mut(&layer) {
             entry.saved = saved;
             blocks.into_iter().for_each(|block| entry.push(block));
         }

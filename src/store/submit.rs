@@ -8,7 +8,6 @@ use super::runner::{EncodeJob, EncodeOutcome, Job};
 use super::{Purpose, Store, gather, tokens};
 use crate::layout::{CacheRef, TokenRange};
 use crate::status::{Error, Result, Status, bail, error};
-use std::ops::Range;
 
 /// Refusals in a row after which unclaimed blobs make way; two more for each layer. A layer claims its blobs in its next
 /// step, and every other layer may be refused once before that.
@@ -95,12 +94,14 @@ impl Store {
         };
 
         // Nothing below fails but the encoder.
-        self.drop_overlapping(layer, &tokens(range));
+        if self.layers.get_mut(&layer).is_some_and(|entry| entry.count_stale(&tokens(range))) {
+            self.retain(layer, |block| !block.overlaps(&tokens(range)));
+        }
         self.next_ticket += 1;
         self.encoding += 1;
         self.staged_bytes += bytes;
         let queued = self.encoding as u64;
-        if let Some(entry) = self.layer_mut(layer) {
+        if let Some(entry) = self.layers.get_mut(&layer) {
             entry.push(block);
             entry.stats.queue_peak = entry.stats.queue_peak.max(queued);
         }
@@ -115,11 +116,9 @@ impl Store {
     /// The ticket of the block of exactly this range with this content. INVALID_ARGUMENT: if the range overlaps released
     /// tokens, or another block that still equals the cache.
     fn same_block(&mut self, layer: u32, cache: &CacheRef<'_>, range: TokenRange) -> Result<Option<u64>> {
-        let Ok(at) = self.layer_at(layer) else { return Ok(None) };
-        let entry = &self.layers[at];
+        let Some(entry) = self.layers.get(&layer) else { return Ok(None) };
         let (first, last) = (range.begin(), range.end() - 1);
-        let overlapping = || entry.tickets_in(tokens(range)).filter_map(|ticket| entry.find(ticket));
-        for block in overlapping().map(|at| &entry.blocks[at]) {
+        for block in entry.blocks_in(tokens(range)) {
             let ticket = block.ticket();
             if block.is_released() {
                 bail!(
@@ -153,25 +152,6 @@ impl Store {
         Ok(None)
     }
 
-    /// Drops the blocks that have tokens of a rewritten range.
-    fn drop_overlapping(&mut self, layer: u32, range: &Range<u32>) {
-        if self.count_stale(layer, range) {
-            self.retain(layer, |block| !block.overlaps(range));
-        }
-    }
-
-    /// Counts the blocks that have tokens of a range as stale; false where there are none.
-    pub(super) fn count_stale(&mut self, layer: u32, range: &Range<u32>) -> bool {
-        let Some(entry) = self.layer_mut(layer) else { return false };
-        if entry.tickets_in(range.clone()).next().is_none() {
-            return false;
-        }
-        let is_stale = |block: &&Block| block.overlaps(range) && block.has_content() && !block.is_parked;
-        let stale = entry.blocks.iter().filter(is_stale).count();
-        entry.stats.stale_blocks += stale as u64;
-        true
-    }
-
     /// The BUSY error when `bytes` more may not be under way.
     fn refuse(&mut self, layer: u32, bytes: usize) -> Option<Error> {
         self.runner.as_ref()?;
@@ -185,13 +165,13 @@ impl Store {
         self.refusals += 1;
         if self.refusals > self.most_refusals() && self.encoding == 0 {
             // Unclaimed blobs are of layers without further steps; their raw bytes are in the caches.
-            for at in 0..self.layers.len() {
-                self.retain(self.layers[at].number, |b| b.state != BlockState::Resident || b.claimed);
+            for entry in self.layers.values_mut() {
+                entry.retain(|block| block.state != BlockState::Resident || block.claimed);
             }
-            self.refusals = 0;
+            (self.unclaimed_bytes, self.refusals) = (0, 0);
             return None;
         }
-        if let Some(entry) = self.layer_mut(layer) {
+        if let Some(entry) = self.layers.get_mut(&layer) {
             entry.stats.busy_blocks += 1;
         }
         Some(if full {

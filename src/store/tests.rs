@@ -29,7 +29,7 @@ fn submit(store: &mut Store, layer: u32, host: &Host, begin: u32, count: u32) ->
 
 /// Checks that every token reads as it was written, but for those that only the store has.
 fn check(host: &Host, store: &Store, layer: u32) {
-    let blocks = store.layer(layer).map_or(&[][..], |layer| &layer.blocks);
+    let blocks = store.layers.get(&layer).map_or(&[][..], |layer| &layer.blocks);
     let released = |t: u32| blocks.iter().filter(|b| b.is_released() && b.overlaps(&(t..t + 1))).count();
     host.check(&host.all(), host.tokens.len(), |at, _| {
         assert!(released(at as u32) <= 1, "token {at} of layer {layer} is in several released blocks");
@@ -94,15 +94,15 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
             let begin = (*begin).min(host.len());
             let range = host.range(begin, (*count).min(host.len() - begin));
             // While blocks are being encoded it is open which of them shrink, and are worth protecting.
-            if store.layer(layer).is_some_and(|l| l.blocks.iter().any(|b| b.state == BlockState::Encoding)) {
+            if store.layers.get(&layer).is_some_and(|l| l.blocks.iter().any(|b| b.state == BlockState::Encoding)) {
                 store.settle();
             }
-            let refused = range.is_empty() || store.layer(layer).is_some_and(|l| must_refuse(l, host, range));
+            let refused = range.is_empty() || store.layers.get(&layer).is_some_and(|l| must_refuse(l, host, range));
             let result = submit(store, layer, host, range.begin() as u32, range.count() as u32);
             match result.and_then(Submitted::ticket).map_err(|e| e.status()).err() {
                 Some(Status::Busy) => {
                     let unclaimed = |b: &Block| b.blob.is_some() && !b.claimed;
-                    let waits = store.layers.iter().flat_map(|layer| &layer.blocks).any(unclaimed);
+                    let waits = store.layers.values().flat_map(|layer| &layer.blocks).any(unclaimed);
                     assert!(!refused && (store.encoding > 0 || waits && store.settings.pending_bytes > 0));
                 }
                 other => assert_eq!(other, refused.then_some(Status::InvalidArgument)),
@@ -114,7 +114,7 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
         Step::Prefetch => store.prefetch(layer, Spares::default()),
         Step::Restore => {
             store.restore(layer, host.cache()).unwrap();
-            assert!(store.layer(layer).is_none_or(|l| l.blocks.iter().all(|b| !b.is_released())));
+            assert!(store.layers.get(&layer).is_none_or(|l| l.blocks.iter().all(|b| !b.is_released())));
         }
         Step::Rewrite(token) => {
             // A host may only write to tokens that are there.
@@ -329,7 +329,7 @@ impl Store {
 
     /// Damages a bit of every blob, or repairs it.
     pub(crate) fn flip_blobs(&mut self, bit: usize) {
-        for block in self.layers.iter_mut().flat_map(|layer| &mut layer.blocks) {
+        for block in self.layers.values_mut().flat_map(|layer| &mut layer.blocks) {
             for part in block.blob.as_mut().unwrap().get_mut().unwrap().bytes_mut() {
                 part[bit / 8] ^= 1 << (bit % 8);
             }
