@@ -193,7 +193,7 @@ impl Snapshot {
 
     /// A layer of the committed state.
     pub fn layer(&self, layer: u32) -> Option<&LayerEntry> {
-        self.state.find_layer(layer).ok().map(|at| &self.state.layers[at].1)
+        self.state.layer(layer)
     }
 
     /// The opaque state of a layer, as committed.
@@ -211,15 +211,15 @@ impl Snapshot {
 
     /// The bytes of a committed section.
     pub fn section(&self, name: &str) -> Result<Vec<u8>> {
-        match self.state.find_section(name) {
-            Ok(found) => self.value(&self.state.sections[found].1, Place::Section(name)),
-            Err(_) => bail!(NotFound, "{} has no section {name:?}", self.name()),
+        match self.state.section(name) {
+            Some(value) => self.value(value, Place::Section(name)),
+            None => bail!(NotFound, "{} has no section {name:?}", self.name()),
         }
     }
 
     /// The number of bytes of a committed section.
     pub fn section_len(&self, name: &str) -> Option<u64> {
-        self.state.find_section(name).ok().map(|found| self.state.sections[found].1.len())
+        self.state.section(name).map(Value::len)
     }
 
     fn value(&self, value: &Value, place: Place<'_>) -> Result<Vec<u8>> {

@@ -1,7 +1,7 @@
 //! A new file, changes of it, and their commit.
 
 use super::sectors::{self, COPIES, Copied, FINGERPRINT, Header, Sector, Slot, Slots};
-use super::staged::{Staged, StagedLayer, StagedSection, StagedValue, Tail};
+use super::staged::{Staged, StagedLayer, StagedSection, StagedValue};
 use super::state::{Extent, Geometry, INLINE, LayerEntry, Piece, State, Value};
 use super::{Access, Run, Snapshot, at, checksum, runs};
 use crate::bytes;
@@ -32,7 +32,7 @@ impl Snapshot {
         }
         let header = Header::new(fingerprint);
         let mut state = State { end: FINGERPRINT + fingerprint.len() as u64, ..State::default() };
-        let (record, _) = Staged::default().record(&state, state.end)?;
+        let record = Staged::default().record(&state, state.end)?;
         let extent = Extent { offset: state.end, len: record.len() as u64, sum: checksum(&record) };
         (state.end, state.record) = (extent.end(), Some(extent));
         let slot = slot_of(&state, &header);
@@ -111,7 +111,7 @@ impl Snapshot {
 
     /// Writes a value, without the parts of the committed one that it begins with.
     fn stage_value(&mut self, bytes: &[u8], old: impl Fn(&State) -> Option<&Value>) -> Result<StagedValue> {
-        let (mut kept, mut rest, mut stored) = (0, bytes, Vec::new());
+        let (mut kept, mut rest, mut stored, mut extents) = (0, bytes, Vec::new(), Vec::new());
         if let Some(old) = old(&self.state) {
             let is_verified = old.verified.load(Ordering::Relaxed);
             for extent in &old.extents {
@@ -129,13 +129,17 @@ impl Snapshot {
                 (kept, rest) = (kept + 1, behind);
             }
             old.verified.fetch_or(kept == old.extents.len(), Ordering::Relaxed);
+            memory::extend(&mut extents, &old.extents[..kept])?;
         }
-        let tail = match rest.len() as u64 {
-            0 => Tail::None,
-            1..=INLINE => Tail::Inline(memory::copied(rest)?),
-            _ => Tail::Stored(self.write(std::iter::once(rest))?),
-        };
-        Ok(StagedValue { kept, tail })
+        let mut inline = Vec::new();
+        if rest.len() as u64 > INLINE {
+            let written = self.write(std::iter::once(rest))?;
+            memory::push(&mut extents, written)?;
+        } else if !rest.is_empty() {
+            memory::extend(&mut inline, rest)?;
+            memory::push(&mut extents, Extent { offset: 0, len: rest.len() as u64, sum: checksum(rest) })?;
+        }
+        Ok(StagedValue { value: Value { extents, verified: AtomicBool::new(true) }, kept, inline })
     }
 
     /// The first piece that a layer may refer to: those before it are of other tokens, or of another geometry.
@@ -168,18 +172,13 @@ impl Snapshot {
                 bail!(InvalidArgument, "layer {layer}: {}", error.unless_out_of_memory()?.message());
             }
         }
-        let found = self.staged.layers.iter().position(|staged| staged.layer == layer);
         memory::reserve_amortized(&mut self.staged.layers, 1)?;
-        let state = self.stage_value(state, |old| old.find_layer(layer).ok().map(|at| &old.layers[at].1.state))?;
+        let state = self.stage_value(state, |old| old.layer(layer).map(|entry| &entry.state))?;
         let is_same = |entry: &LayerEntry| !is_new && entry.runs == list && state.is(&entry.state);
-        if self.layer(layer).is_some_and(is_same) {
-            found.map(|found| self.staged.layers.swap_remove(found));
-            return Ok(());
-        }
-        let staged = StagedLayer { layer, geometry, is_new, since, runs: list, state };
-        match found {
-            Some(found) => self.staged.layers[found] = staged,
-            None => memory::push(&mut self.staged.layers, staged)?,
+        let is_same = self.layer(layer).is_some_and(is_same);
+        self.drop_layer(layer);
+        if !is_same {
+            memory::push(&mut self.staged.layers, StagedLayer { layer, geometry, is_new, since, runs: list, state })?;
         }
         Ok(())
     }
@@ -195,34 +194,26 @@ impl Snapshot {
         if !(1..=255).contains(&name.len()) {
             bail!(InvalidArgument, "the name of a section has {} bytes; 1 to 255 allowed", name.len());
         }
-        let owned = memory::text(name)?;
-        memory::reserve_amortized(&mut self.staged.sections, 1)?;
-        let value = self.stage_value(bytes, |old| old.find_section(name).ok().map(|at| &old.sections[at].1))?;
-        self.stage_section(owned, Some(value))
+        let value = self.stage_value(bytes, |old| old.section(name))?;
+        self.stage_section(name, Some(value))
     }
 
     /// Removes a section with the next commit. A name that has none is no error.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         self.check_writable()?;
-        if self.state.find_section(name).is_err() {
-            self.staged.sections.retain(|staged| staged.name != name);
-            return Ok(());
-        }
-        let owned = memory::text(name)?;
-        self.stage_section(owned, None)
+        self.stage_section(name, None)
     }
 
-    fn stage_section(&mut self, name: String, value: Option<StagedValue>) -> Result<()> {
-        let found = self.staged.sections.iter().position(|staged| staged.name == name);
-        let committed = self.state.find_section(&name).ok().map(|at| &self.state.sections[at].1);
-        if committed.zip(value.as_ref()).is_some_and(|(old, new)| new.is(old)) {
-            found.map(|found| self.staged.sections.swap_remove(found));
-            return Ok(());
-        }
-        let staged = StagedSection { name, value };
-        match found {
-            Some(found) => self.staged.sections[found] = staged,
-            None => memory::push(&mut self.staged.sections, staged)?,
+    fn stage_section(&mut self, name: &str, value: Option<StagedValue>) -> Result<()> {
+        let staged = StagedSection { name: memory::text(name)?, value };
+        memory::reserve_amortized(&mut self.staged.sections, 1)?;
+        let is_same = match (self.state.section(name), &staged.value) {
+            (Some(old), Some(new)) => new.is(old),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        self.staged.sections.retain(|other| other.name != name);
+        if !is_same {
+            memory::push(&mut self.staged.sections, staged)?;
         }
         Ok(())
     }
@@ -255,8 +246,9 @@ impl Snapshot {
             return Ok(());
         }
         self.write_again()?;
-        let (record, changes) = self.staged.record(&self.state, self.cursor)?;
-        changes.reserve(&mut self.state, self.staged.pieces.len())?;
+        let record = self.staged.record(&self.state, self.cursor)?;
+        let Staged { pieces, layers, sections } = &self.staged;
+        self.state.reserve(pieces.len(), layers.len(), sections.len())?;
         let extent = Extent { offset: self.cursor, len: record.len() as u64, sum: checksum(&record) };
         self.storage.write_at(extent.offset, &record)?;
         if let Err(error) = self.storage.sync() {
@@ -272,8 +264,7 @@ impl Snapshot {
             ..old
         };
         self.write_slot(slot)?;
-        changes.make(&mut self.state, &mut self.staged.pieces);
-        self.staged = Staged::default();
+        std::mem::take(&mut self.staged).make(&mut self.state);
         (self.state.sequence, self.state.end, self.state.record) = (slot.sequence, extent.end(), Some(extent));
         self.cursor = self.state.end;
         // Views of the old map stay. Without a new one pieces are read.

@@ -5,7 +5,6 @@ use super::{Place, checksum};
 use crate::bytes::Reader;
 use crate::status::{Result, bail};
 use crate::sys::memory;
-use std::cmp::Ordering;
 use std::sync::atomic::AtomicBool;
 
 /// The most bytes of a value that a commit record has itself.
@@ -286,23 +285,27 @@ impl State {
             kind::LAYER => {
                 let new = read_layer(item)?;
                 let entry = self.layer_behind(&new, pieces_before)?;
-                put(&mut self.layers, |(layer, _)| layer.cmp(&new.layer), Some((new.layer, entry)))
+                self.reserve(0, 1, 0)?;
+                self.set_layer(new.layer, entry);
+                Ok(())
             }
             kind::SECTION => {
                 let name = read_name(item)?;
                 let new = item.value()?;
                 item.finish(())?;
-                let old = self.find_section(name).ok().map(|at| &self.sections[at].1);
-                let section = (memory::text(name)?, new.behind(old)?);
-                put(&mut self.sections, |(found, _)| found.as_str().cmp(name), Some(section))
+                let value = new.behind(self.section(name))?;
+                self.reserve(0, 0, 1)?;
+                self.set_section(memory::text(name)?, Some(value));
+                Ok(())
             }
             kind::REMOVED => {
                 let name = read_name(item)?;
                 item.finish(())?;
-                if self.find_section(name).is_err() {
-                    bail!(Corrupt, "section {name:?} is removed and was not there");
+                match self.find_section(name) {
+                    Ok(at) => drop(self.sections.remove(at)),
+                    Err(_) => bail!(Corrupt, "section {name:?} is removed and was not there"),
                 }
-                put(&mut self.sections, |(found, _)| found.as_str().cmp(name), None)
+                Ok(())
             }
             kind if kind & kind::OPTIONAL == 0 => {
                 bail!(Unsupported, "kind {kind} is none that this version reads, and it must be read")
@@ -318,7 +321,7 @@ impl State {
     /// A layer as it is after an item.
     fn layer_behind(&self, new: &NewLayer<'_>, pieces_before: u32) -> Result<LayerEntry> {
         let layer = new.layer;
-        let old = self.find_layer(layer).ok().map(|at| &self.layers[at].1);
+        let old = self.layer(layer);
         let (geometry, since, old_runs) = match (new.geometry, old) {
             (Some(geometry), _) => (geometry, pieces_before, &[][..]),
             (None, Some(old)) => (old.geometry, old.since, &old.runs[..]),
@@ -333,14 +336,37 @@ impl State {
         Ok(LayerEntry { geometry, runs, since, state: new.state.behind(old.map(|old| &old.state))? })
     }
 
-    /// Where a layer is, or would be.
-    pub(super) fn find_layer(&self, layer: u32) -> std::result::Result<usize, usize> {
+    pub(super) fn layer(&self, layer: u32) -> Option<&LayerEntry> {
+        self.find_layer(layer).ok().map(|at| &self.layers[at].1)
+    }
+
+    pub(super) fn section(&self, name: &str) -> Option<&Value> {
+        self.find_section(name).ok().map(|at| &self.sections[at].1)
+    }
+
+    fn find_layer(&self, layer: u32) -> std::result::Result<usize, usize> {
         self.layers.binary_search_by_key(&layer, |(layer, _)| *layer)
     }
 
-    /// Where a section is, or would be.
-    pub(super) fn find_section(&self, name: &str) -> std::result::Result<usize, usize> {
+    fn find_section(&self, name: &str) -> std::result::Result<usize, usize> {
         self.sections.binary_search_by(|(found, _)| found.as_str().cmp(name))
+    }
+
+    /// Makes room for more, so that what adds them cannot fail.
+    pub(super) fn reserve(&mut self, pieces: usize, layers: usize, sections: usize) -> Result<()> {
+        memory::reserve_amortized(&mut self.pieces, pieces)?;
+        memory::reserve_amortized(&mut self.layers, layers)?;
+        memory::reserve_amortized(&mut self.sections, sections)
+    }
+
+    /// Sets a layer, for which there is room.
+    pub(super) fn set_layer(&mut self, layer: u32, entry: LayerEntry) {
+        put(self.find_layer(layer), &mut self.layers, Some((layer, entry)));
+    }
+
+    /// Sets a section, for which there is room, or removes it.
+    pub(super) fn set_section(&mut self, name: String, value: Option<Value>) {
+        put(self.find_section(&name), &mut self.sections, value.map(|value| (name, value)));
     }
 
     /// The tokens of a piece, of this state or of `staged` behind it, if it is of this layer and not before `since`.
@@ -387,17 +413,13 @@ fn read_name<'a>(item: &mut Item<'a>) -> Result<&'a str> {
     }
 }
 
-/// Sets or removes the element of a sorted list that `order` finds.
-fn put<T>(list: &mut Vec<T>, order: impl FnMut(&T) -> Ordering, value: Option<T>) -> Result<()> {
-    match (list.binary_search_by(order), value) {
+/// Sets or removes an element of a sorted list, which has room for it, at the place where it was found or would be.
+fn put<T>(place: std::result::Result<usize, usize>, list: &mut Vec<T>, value: Option<T>) {
+    match (place, value) {
         (Ok(at), Some(value)) => list[at] = value,
         (Ok(at), None) => drop(list.remove(at)),
-        (Err(at), Some(value)) => {
-            memory::reserve_amortized(list, 1)?;
-            #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
-            list.insert(at, value);
-        }
+        #[expect(clippy::disallowed_methods, reason = "room is reserved by State::reserve")]
+        (Err(at), Some(value)) => list.insert(at, value),
         (Err(_), None) => {}
     }
-    Ok(())
 }
