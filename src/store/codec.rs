@@ -53,6 +53,11 @@ impl BlockShape {
         memory::copied(&[Run { of: (), offset: 0, begin, count: self.tokens as u32 }])
     }
 
+    /// Raw bytes.
+    pub(super) fn raw_len(&self) -> usize {
+        self.tokens * self.rows.token_bytes()
+    }
+
     /// Raw bytes of K and of V.
     pub(super) fn raw_bytes(&self) -> (usize, usize) {
         (self.rows.key_bytes(self.tokens), self.rows.value_bytes(self.tokens))

@@ -37,11 +37,6 @@ impl LayerBlocks {
         self.blocks.binary_search_by_key(&ticket, Block::ticket).ok()
     }
 
-    /// The block with this ticket.
-    pub(super) fn block_mut(&mut self, ticket: u64) -> Option<&mut Block> {
-        self.find(ticket).map(|at| &mut self.blocks[at])
-    }
-
     /// The blocks that have tokens of `range`, one for each segment there.
     pub(super) fn blocks_in(&self, range: Range<u32>) -> impl Iterator<Item = &Block> {
         Run::within(&self.index, range).filter_map(|segment| Some(&self.blocks[self.find(segment.of)?]))

@@ -162,10 +162,10 @@ impl Store {
         // The job of the current submit has no block yet; its ticket is `next`.
         let next = self.next_ticket;
         let is_orphan =
-            |job: &Job| job.encodes(layer).is_some_and(|(ticket, _)| ticket < next && entry.find(ticket).is_none());
-        while let Some((_, bytes)) = runner.queue().take_back(is_orphan).and_then(|job| job.encodes(layer)) {
+            |job: &Job| job.is_encode_in(layer) && job.shape.ticket < next && entry.find(job.shape.ticket).is_none();
+        while let Some(job) = runner.queue.take_back(is_orphan) {
             self.encoding -= 1;
-            self.staged_bytes -= bytes;
+            self.staged_bytes -= job.shape.raw_len();
         }
     }
 

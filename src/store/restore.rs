@@ -6,7 +6,7 @@ use super::decoded::Hit;
 use super::kv::KvBytes;
 use super::layer::LayerBlocks;
 use super::queue::Urgency;
-use super::runner::{DecodeJob, Job};
+use super::runner::{Job, Work};
 use super::{Parts, Store};
 use crate::layout::{self, Cache};
 use crate::status::Result;
@@ -52,8 +52,8 @@ impl Store {
                 continue;
             };
             if !self.decoded.contains(block.shape.ticket) {
-                let job = DecodeJob { layer, shape: block.shape, blob: blob.clone(), into: spares.0.pop() };
-                if runner.push(Job::Decode(job), Urgency::Soon).is_err() {
+                let work = Work::Decode { blob: blob.clone(), into: spares.0.pop() };
+                if runner.queue.push(Job { layer, shape: block.shape, work }, Urgency::Soon).is_err() {
                     return;
                 }
                 block.decoding = true;
@@ -104,8 +104,10 @@ impl Store {
             if next.is_some() {
                 return Some(*from);
             }
-            let queue = self.runner.as_ref()?.queue();
-            if let Some(Job::Decode(DecodeJob { shape, into, .. })) = queue.take_back(|job| job.is_decode_in(layer)) {
+            let queue = &self.runner.as_ref()?.queue;
+            if let Some(Job { shape, work: Work::Decode { into, .. }, .. }) =
+                queue.take_back(|job| job.is_decode_in(layer))
+            {
                 spares.keep(into);
                 if let Some(at) = entry.find(shape.ticket) {
                     entry.blocks[at].decoding = false;

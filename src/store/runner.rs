@@ -4,7 +4,7 @@ use super::MOST_WORKERS;
 use super::blob::Blob;
 use super::codec::{BlockShape, Codec, Encoding};
 use super::kv::KvBytes;
-use super::queue::{Queue, Queues, Taken, Urgency};
+use super::queue::{Queue, Queues, Taken};
 use crate::status::{Result, error};
 use crate::sys::{self, Mutex, PerProcess, Shared, Thread, memory};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,27 +24,38 @@ pub enum Purpose {
     },
 }
 
-/// One block to encode.
-pub(super) struct EncodeJob {
+/// Work on a block, with bytes that the job owns.
+pub(super) struct Job {
     pub(super) layer: u32,
     pub(super) shape: BlockShape,
-    pub(super) raw: KvBytes,
-    pub(super) purpose: Purpose,
+    pub(super) work: Work,
 }
 
-/// One block to decode.
-pub(super) struct DecodeJob {
+pub(super) enum Work {
+    Encode {
+        raw: KvBytes,
+        purpose: Purpose,
+    },
+    Decode {
+        blob: Shared<Blob>,
+        /// Memory of an earlier block, which saves page faults.
+        into: Option<KvBytes>,
+    },
+}
+
+/// What came of a [`Job`].
+pub(super) struct Outcome {
     pub(super) layer: u32,
     pub(super) shape: BlockShape,
-    pub(super) blob: Shared<Blob>,
-    /// Memory of an earlier block, which saves page faults.
-    pub(super) into: Option<KvBytes>,
+    pub(super) encode_ns: u64,
+    /// 0 when nothing was decoded.
+    pub(super) decode_ns: u64,
+    pub(super) done: Done,
 }
 
-/// Work on bytes that the job owns.
-pub(super) enum Job {
-    Encode(EncodeJob),
-    Decode(DecodeJob),
+pub(super) enum Done {
+    Encoded(Result<Encoded>),
+    Decoded(Result<KvBytes>),
 }
 
 /// The blobs of a block, or why there are none.
@@ -54,107 +65,59 @@ pub(super) enum Encoded {
     Sampled { bytes: usize },
 }
 
-/// The outcome of an [`EncodeJob`].
-pub(super) struct EncodeOutcome {
-    pub(super) layer: u32,
-    pub(super) ticket: u64,
-    pub(super) raw_bytes: usize,
-    pub(super) result: Result<Encoded>,
-    pub(super) encode_ns: u64,
-    /// 0 when the blobs were not decoded.
-    pub(super) decode_ns: u64,
-}
-
-/// The outcome of a [`DecodeJob`].
-pub(super) struct DecodeOutcome {
-    pub(super) layer: u32,
-    pub(super) ticket: u64,
-    pub(super) result: Result<KvBytes>,
-    pub(super) decode_ns: u64,
-}
-
-/// The outcome of a [`Job`].
-pub(super) enum Outcome {
-    Encoded(EncodeOutcome),
-    Decoded(DecodeOutcome),
-}
-
 fn ns(since: Instant) -> u64 {
     since.elapsed().as_nanos() as u64
 }
 
-impl EncodeJob {
-    pub(super) fn run(self, codec: &mut Codec, encoding: &Encoding) -> EncodeOutcome {
-        let EncodeJob { layer, shape, raw, purpose } = self;
-        let start = Instant::now();
-        let blob = codec.encode(&shape, &raw, encoding);
-        let encode_ns = ns(start);
-        let compare = encoding.strict_roundtrip || purpose == Purpose::Sample { compare: true };
-        let mut decode_ns = 0;
-        let checked = blob.and_then(|blob| match blob {
-            Some(blob) if compare => {
-                let start = Instant::now();
-                let same = codec.compare(&shape, &blob, &raw);
-                // 0 means "not decoded", and a coarse clock may not have moved.
-                decode_ns = ns(start).max(1);
-                same.map(|()| Some(blob))
-            }
-            blob => Ok(blob),
-        });
-        let result = checked.and_then(|blob| match (blob, purpose) {
-            (None, _) => Ok(Encoded::NoGain),
-            (Some(blob), Purpose::Sample { .. }) => Ok(Encoded::Sampled { bytes: blob.len() }),
-            (Some(blob), Purpose::Keep | Purpose::KeepSoon) => Shared::new(blob).map(Encoded::Smaller),
-        });
-        EncodeOutcome { layer, ticket: shape.ticket, raw_bytes: raw.len(), result, encode_ns, decode_ns }
-    }
-}
-
-impl DecodeJob {
-    fn run(self, codec: &mut Codec) -> DecodeOutcome {
-        let DecodeJob { layer, shape, blob, into } = self;
-        let start = Instant::now();
-        let raw = into.map_or_else(|| KvBytes::new(0, 0), Ok);
-        let result = raw.and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
-        DecodeOutcome { layer, ticket: shape.ticket, result, decode_ns: ns(start) }
-    }
-}
-
 impl Job {
     pub(super) fn is_decode_in(&self, layer: u32) -> bool {
-        matches!(self, Job::Decode(job) if job.layer == layer)
+        self.layer == layer && matches!(self.work, Work::Decode { .. })
     }
 
-    /// Ticket and raw bytes of an encode job of the layer.
-    pub(super) fn encodes(&self, layer: u32) -> Option<(u64, usize)> {
-        match self {
-            Job::Encode(job) if job.layer == layer => Some((job.shape.ticket, job.raw.len())),
-            _ => None,
-        }
+    pub(super) fn is_encode_in(&self, layer: u32) -> bool {
+        self.layer == layer && matches!(self.work, Work::Encode { .. })
     }
 
-    fn run(self, codec: &mut Codec, encoding: &Encoding) -> Outcome {
-        match self {
-            Job::Encode(job) => Outcome::Encoded(job.run(codec, encoding)),
-            Job::Decode(job) => Outcome::Decoded(job.run(codec)),
+    pub(super) fn run(self, codec: &mut Codec, encoding: &Encoding) -> Outcome {
+        let Job { layer, shape, work } = self;
+        let start = Instant::now();
+        match work {
+            Work::Encode { raw, purpose } => {
+                let blob = codec.encode(&shape, &raw, encoding);
+                let (encode_ns, mut decode_ns) = (ns(start), 0);
+                let compare = encoding.strict_roundtrip || purpose == Purpose::Sample { compare: true };
+                let checked = blob.and_then(|blob| {
+                    if let Some(blob) = blob.as_ref().filter(|_| compare) {
+                        let start = Instant::now();
+                        let same = codec.compare(&shape, blob, &raw);
+                        // A coarse clock may not have moved.
+                        decode_ns = ns(start).max(1);
+                        same?;
+                    }
+                    Ok(blob)
+                });
+                let result = checked.and_then(|blob| match (blob, purpose) {
+                    (None, _) => Ok(Encoded::NoGain),
+                    (Some(blob), Purpose::Sample { .. }) => Ok(Encoded::Sampled { bytes: blob.len() }),
+                    (Some(blob), Purpose::Keep | Purpose::KeepSoon) => Shared::new(blob).map(Encoded::Smaller),
+                });
+                Outcome { layer, shape, encode_ns, decode_ns, done: Done::Encoded(result) }
+            }
+            Work::Decode { blob, into } => {
+                let raw = into.map_or_else(|| KvBytes::new(0, 0), Ok);
+                let result = raw.and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
+                Outcome { layer, shape, encode_ns: 0, decode_ns: ns(start), done: Done::Decoded(result) }
+            }
         }
     }
 
     /// Makes the outcome of this job for the case that it panics.
     fn lost(&self) -> impl FnOnce() -> Outcome + use<> {
-        let (layer, ticket, raw_bytes) = match self {
-            Job::Encode(EncodeJob { layer, shape, raw, .. }) => (*layer, shape.ticket, Some(raw.len())),
-            Job::Decode(DecodeJob { layer, shape, .. }) => (*layer, shape.ticket, None),
-        };
+        let (layer, shape, encodes) = (self.layer, self.shape, matches!(self.work, Work::Encode { .. }));
         move || {
             let error = error!(Internal, "a bug in mnn-kv, please report it: a worker panicked");
-            match raw_bytes {
-                Some(raw_bytes) => {
-                    let result = Err(error);
-                    Outcome::Encoded(EncodeOutcome { layer, ticket, raw_bytes, result, encode_ns: 0, decode_ns: 0 })
-                }
-                None => Outcome::Decoded(DecodeOutcome { layer, ticket, result: Err(error), decode_ns: 0 }),
-            }
+            let done = if encodes { Done::Encoded(Err(error)) } else { Done::Decoded(Err(error)) };
+            Outcome { layer, shape, encode_ns: 0, decode_ns: 0, done }
         }
     }
 }
@@ -255,7 +218,7 @@ const NEVER: &str = "nothing panics while it holds the list of threads";
 
 /// A store's share in the threads that run jobs. Dropping blocks until each of its jobs that has begun is done.
 pub(super) struct Runner {
-    queue: Queue<Context, Job, Outcome>,
+    pub(super) queue: Queue<Context, Job, Outcome>,
     workers: Shared<Workers>,
 }
 
@@ -272,15 +235,6 @@ impl Runner {
             shortage: memory::shortage::get(),
         };
         Ok(Runner { queue: all.join(context, workers.min(MOST_WORKERS))?, workers: all.clone() })
-    }
-
-    pub(super) fn queue(&self) -> &Queue<Context, Job, Outcome> {
-        &self.queue
-    }
-
-    /// Adds a job; bounds are the caller's. The job is dropped on an error.
-    pub(super) fn push(&self, job: Job, urgency: Urgency) -> Result<()> {
-        self.queue.push(job, urgency)
     }
 }
 
@@ -309,7 +263,7 @@ mod tests {
 
     fn encode(ticket: u64) -> Job {
         let raw = KvBytes::new(64 * 128, 64 * 128).unwrap();
-        Job::Encode(EncodeJob { layer: 0, shape: shape(ticket, 64), raw, purpose: Purpose::Keep })
+        Job { layer: 0, shape: shape(ticket, 64), work: Work::Encode { raw, purpose: Purpose::Keep } }
     }
 
     fn runner(all: &Shared<Workers>, workers: u32) -> Runner {
@@ -329,21 +283,19 @@ mod tests {
         for ticket in 0..8 {
             // The size of its rows overflows.
             let blob = Shared::new(Blob::new(&[], &[]).unwrap()).unwrap();
-            let decode = Job::Decode(DecodeJob { layer: 3, shape: shape(ticket, usize::MAX), blob, into: None });
-            runner.push(decode, Urgency::Soon).unwrap();
-            runner.push(encode(ticket), Urgency::Later).unwrap();
+            let decode = Job { layer: 3, shape: shape(ticket, usize::MAX), work: Work::Decode { blob, into: None } };
+            runner.queue.push(decode, Urgency::Soon).unwrap();
+            runner.queue.push(encode(ticket), Urgency::Later).unwrap();
         }
         let (mut lost, mut encoded) = (Vec::new(), Vec::new());
         while runner.queue.wait() {
             while let Some(outcome) = runner.queue.outcome() {
-                match outcome {
-                    Outcome::Decoded(DecodeOutcome { layer: 3, ticket, result: Err(error), .. }) => {
+                match (outcome.done, outcome.layer) {
+                    (Done::Decoded(Err(error)), 3) => {
                         assert_eq!(error.status(), crate::status::Status::Internal, "{error}");
-                        lost.push(ticket);
+                        lost.push(outcome.shape.ticket);
                     }
-                    Outcome::Encoded(EncodeOutcome { ticket, result: Ok(Encoded::Smaller(_)), .. }) => {
-                        encoded.push(ticket)
-                    }
+                    (Done::Encoded(Ok(Encoded::Smaller(_))), _) => encoded.push(outcome.shape.ticket),
                     _ => panic!("neither lost nor encoded"),
                 }
             }
@@ -359,7 +311,7 @@ mod tests {
         for _ in 0..3 {
             let stores = [1, 3, 2, 0].map(|workers| runner(&all, workers));
             for ticket in 0..20 {
-                stores[..3].iter().for_each(|store| store.push(encode(ticket), Urgency::Later).unwrap());
+                stores[..3].iter().for_each(|store| store.queue.push(encode(ticket), Urgency::Later).unwrap());
             }
             assert_eq!(threads(&all), 3, "the most that a store has");
             drop(stores);
@@ -373,8 +325,8 @@ mod tests {
         let narrow = runner(&all, 1);
         for ticket in 0..50 {
             let wide = runner(&all, 1 + ticket as u32 % 4);
-            wide.push(encode(ticket), Urgency::Soon).unwrap();
-            narrow.push(encode(ticket), Urgency::Later).unwrap();
+            wide.queue.push(encode(ticket), Urgency::Soon).unwrap();
+            narrow.queue.push(encode(ticket), Urgency::Later).unwrap();
             assert!(wide.queue.wait() && wide.queue.outcome().is_some());
         }
         let mut outcomes = 0;

@@ -4,7 +4,7 @@ use super::block::{Block, BlockState};
 use super::codec::BlockShape;
 use super::kv::KvBytes;
 use super::queue::Urgency;
-use super::runner::{EncodeJob, EncodeOutcome, Job};
+use super::runner::{Done, Job, Outcome, Work};
 use super::{Purpose, Store, gather, tokens};
 use crate::layout::{CacheRef, TokenRange};
 use crate::status::{Error, Result, Status, bail, error};
@@ -76,19 +76,18 @@ impl Store {
         let ticket = self.next_ticket;
         let shape = BlockShape { ticket, rows, tokens: range.count(), digest: raw.digest() };
         let block = Block::new(shape, shape.all_from(range.begin() as u32)?);
-        let bytes = raw.len();
-        let job = EncodeJob { layer, shape, raw, purpose };
+        let job = Job { layer, shape, work: Work::Encode { raw, purpose } };
         let outcome = match &self.runner {
             Some(runner) => {
                 let urgency = if purpose == Purpose::KeepSoon { Urgency::Soon } else { Urgency::Later };
-                runner.push(Job::Encode(job), urgency)?;
+                runner.queue.push(job, urgency)?;
                 None
             }
             None => {
                 let outcome = job.run(&mut self.codec, &self.settings.encoding);
-                match outcome.result {
-                    Err(error) if error.status() == Status::OutOfMemory => return Err(error),
-                    result => Some(EncodeOutcome { result, ..outcome }),
+                match outcome.done {
+                    Done::Encoded(Err(error)) if error.status() == Status::OutOfMemory => return Err(error),
+                    done => Some(Outcome { done, ..outcome }),
                 }
             }
         };
@@ -99,13 +98,13 @@ impl Store {
         }
         self.next_ticket += 1;
         self.encoding += 1;
-        self.staged_bytes += bytes;
+        self.staged_bytes += shape.raw_len();
         let queued = self.encoding as u64;
         if let Some(entry) = self.layers.get_mut(&layer) {
             entry.push(block);
             entry.stats.queue_peak = entry.stats.queue_peak.max(queued);
         }
-        Ok(match outcome.map(|outcome| self.book_encoded(outcome)) {
+        Ok(match outcome.map(|outcome| self.book(outcome)) {
             None => Submitted::Queued(ticket),
             Some(Ok(true)) => Submitted::Encoded(ticket),
             Some(Ok(false)) => Submitted::Raw(ticket),

@@ -322,7 +322,7 @@ fn blobs_wait_for_their_layers_next_step_however_many_layers_there_are() {
 impl Store {
     /// Blocks until the workers have nothing to do.
     pub(crate) fn settle(&mut self) {
-        while self.runner.as_ref().is_some_and(|runner| runner.queue().wait()) {
+        while self.runner.as_ref().is_some_and(|runner| runner.queue.wait()) {
             self.collect();
         }
     }
