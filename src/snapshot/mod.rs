@@ -28,7 +28,7 @@ use crate::bytes;
 use crate::status::{Error, Result, bail};
 use crate::sys::storage::Map;
 use crate::sys::{Shared, memory};
-use sectors::{FINGERPRINT, Slots};
+use sectors::Slots;
 use staged::Staged;
 use state::{Extent, Piece, State, Value};
 use std::fmt;
@@ -248,7 +248,7 @@ impl Snapshot {
 
     /// The numbers of the committed pieces.
     pub fn pieces(&self) -> Range<u32> {
-        0..self.state.next_piece() as u32
+        0..self.state.pieces.len() as u32
     }
 
     /// The tokens of a piece, committed or not.
@@ -257,8 +257,7 @@ impl Snapshot {
     }
 
     fn find_piece(&self, piece: u32) -> Option<&Piece> {
-        let staged = || self.staged.pieces.get((piece as usize).checked_sub(self.state.next_piece())?);
-        self.state.piece(piece).or_else(staged)
+        self.state.piece(&self.staged.pieces, piece)
     }
 
     /// The bytes of a piece, committed or not. The first call compares them with their checksum.
@@ -305,7 +304,7 @@ impl Snapshot {
         let pieces = live.map(|(piece, _)| piece.at.len).sum();
         let states = self.state.layers.iter().map(|(_, entry)| entry.state.len());
         let values = states.chain(self.state.sections.iter().map(|(_, value)| value.len())).sum();
-        let start = FINGERPRINT + self.fingerprint.len() as u64;
+        let start = self.slots.newest().fingerprint.end();
         let dead = self.state.end.saturating_sub(start + pieces + values);
         Ok(Usage { file: self.state.end, pieces, values, dead })
     }

@@ -1,6 +1,6 @@
 //! A file to its newest state.
 
-use super::sectors::{COPIES, Copied, FINGERPRINT, Header, SECTOR, Sector, Slot, Slots, check_fingerprint};
+use super::sectors::{COPIES, Copied, Header, SECTOR, Sector, Slot, Slots, check_fingerprint};
 use super::state::{Extent, RecordHead, State};
 use super::{Access, Place, Snapshot, at, checksum};
 use crate::bytes::Reader;
@@ -14,9 +14,17 @@ impl Snapshot {
         fingerprint.map(check_fingerprint).transpose()?;
         let file = File { len: storage.len()?, storage: &storage };
         let header = file.header()?;
-        let found = file.fingerprint(&header)?;
-        if let Some(given) = fingerprint {
-            compare(given, &found, storage.name())?;
+        let mut found = Vec::new();
+        file.checked(Place::Fingerprint, &header.fingerprint, &mut found)?;
+        if let Some(given) = fingerprint.filter(|given| *given != found) {
+            let differs = given.iter().zip(&found).position(|(a, b)| a != b).unwrap_or(given.len().min(found.len()));
+            bail!(
+                Stale,
+                "{} is for another fingerprint: of {} bytes, {} given, byte {differs} differs first",
+                storage.name(),
+                found.len(),
+                given.len()
+            );
         }
         if access == Access::Append {
             header.check_writer().map_err(|e| at(Place::Header, 0, &storage, &e))?;
@@ -35,19 +43,6 @@ impl Snapshot {
     }
 }
 
-fn compare(given: &[u8], found: &[u8], name: &str) -> Result<()> {
-    if given != found {
-        let differs = given.iter().zip(found).position(|(a, b)| a != b).unwrap_or(given.len().min(found.len()));
-        bail!(
-            Stale,
-            "{name} is for another fingerprint: of {} bytes, {} given, byte {differs} differs first",
-            found.len(),
-            given.len()
-        );
-    }
-    Ok(())
-}
-
 /// A file that is being read.
 struct File<'a> {
     storage: &'a Storage,
@@ -55,34 +50,35 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// Reads a range that must be there.
-    fn read(&self, place: Place<'_>, offset: u64, to: &mut [u8]) -> Result<()> {
-        let result = match offset.checked_add(to.len() as u64) {
-            Some(end) if end <= self.len => self.storage.read_at(offset, to),
-            _ => Err(error!(Corrupt, "{} bytes; the file ends at {}", to.len(), self.len)),
-        };
-        result.map_err(|e| at(place, offset, self.storage, &e))
+    /// Reads bytes that must be there.
+    fn read<'a>(&self, place: Place<'_>, offset: u64, len: u64, buffer: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            let error = error!(Corrupt, "{len} bytes; the file ends at {}", self.len);
+            return Err(at(place, offset, self.storage, &error));
+        }
+        let len = usize::try_from(len).map_err(|_| memory::out_of_memory(usize::MAX))?;
+        let bytes = memory::at_least(buffer, len)?;
+        self.storage.read_at(offset, bytes).map_err(|e| at(place, offset, self.storage, &e))?;
+        Ok(bytes)
+    }
+
+    /// Reads bytes that must be there and have their checksum.
+    fn checked<'a>(&self, place: Place<'_>, extent: &Extent, buffer: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        let bytes = self.read(place, extent.offset, extent.len, buffer)?;
+        if checksum(bytes) != extent.sum {
+            return Err(at(place, extent.offset, self.storage, &error!(Corrupt, "the checksum does not match")));
+        }
+        Ok(bytes)
     }
 
     fn sector(&self, place: Place<'_>, offset: u64) -> Result<Sector> {
-        let mut sector = [0; SECTOR];
-        self.read(place, offset, &mut sector)?;
-        Ok(sector)
+        let mut buffer = Vec::new();
+        Ok(*self.read(place, offset, SECTOR as u64, &mut buffer)?.first_chunk().expect("a sector was read"))
     }
 
     fn header(&self) -> Result<Header> {
         let sector = self.sector(Place::Header, 0)?;
         Header::read(&sector).map_err(|e| at(Place::Header, 0, self.storage, &e))
-    }
-
-    fn fingerprint(&self, header: &Header) -> Result<Vec<u8>> {
-        let mut bytes = memory::filled(0u8, header.fingerprint_len as usize)?;
-        self.read(Place::Fingerprint, FINGERPRINT, &mut bytes)?;
-        if checksum(&bytes) != header.fingerprint_sum {
-            let error = error!(Corrupt, "the checksum does not match");
-            return Err(at(Place::Fingerprint, FINGERPRINT, self.storage, &error));
-        }
-        Ok(bytes)
     }
 
     /// Reads a copy of a slot.
@@ -106,8 +102,7 @@ impl File<'_> {
         }
         let damaged = |copy: Copied, why| at(copy.place(), copy.offset(), self.storage, &error!(Corrupt, "{why}"));
         let slots = Slots::read(&copies).map_err(|(copy, why)| damaged(copy, why))?;
-        let found = slots.newest().header();
-        if (found.fingerprint_len, found.fingerprint_sum) != (header.fingerprint_len, header.fingerprint_sum) {
+        if slots.newest().fingerprint != header.fingerprint {
             return Err(damaged(COPIES[0], "the fingerprint is not that of the header"));
         }
         Ok(slots)
@@ -115,42 +110,27 @@ impl File<'_> {
 
     /// Reads the records that lead to a state, from the last to the first, and applies them from the first on.
     fn state(&self, slot: &Slot, header: &Header) -> Result<State> {
-        let body = FINGERPRINT + u64::from(header.fingerprint_len);
+        let body = header.fingerprint.end();
         let mut buffer = Vec::new();
         let mut records = Vec::new();
-        let mut next = Some(Extent { offset: slot.record, len: slot.record_len, sum: slot.record_sum });
+        let mut next = Some(slot.record);
         let mut sequence = slot.sequence;
         while let Some(record) = next {
-            let head = self.record(sequence, &record, &mut buffer).and_then(|bytes| {
-                RecordHead::read(&mut Reader::new(bytes), sequence, &record, body)
-                    .map_err(|e| at(Place::Record(sequence), record.offset, self.storage, &e))
-            });
-            next = head?.previous;
+            let place = Place::Record(sequence);
+            let mut reader = Reader::new(self.checked(place, &record, &mut buffer)?);
+            let head = RecordHead::read(&mut reader, sequence, &record, body);
+            next = head.map_err(|e| at(place, record.offset, self.storage, &e))?.previous;
             memory::push(&mut records, (sequence, record))?;
             sequence = sequence.saturating_sub(1);
         }
         let mut state = State::default();
         for (sequence, record) in records.into_iter().rev() {
-            let mut reader = Reader::new(self.record(sequence, &record, &mut buffer)?);
+            let place = Place::Record(sequence);
+            let mut reader = Reader::new(self.checked(place, &record, &mut buffer)?);
             RecordHead::read(&mut reader, sequence, &record, body)
                 .and_then(|head| state.apply(&head, record, reader))
-                .map_err(|e| at(Place::Record(sequence), record.offset, self.storage, &e))?;
+                .map_err(|e| at(place, record.offset, self.storage, &e))?;
         }
         Ok(state)
-    }
-
-    fn record<'a>(&self, sequence: u64, record: &Extent, buffer: &'a mut Vec<u8>) -> Result<&'a [u8]> {
-        let place = Place::Record(sequence);
-        if record.end() > self.len {
-            let error = error!(Corrupt, "{} bytes; the file ends at {}", record.len, self.len);
-            return Err(at(place, record.offset, self.storage, &error));
-        }
-        let len = usize::try_from(record.len).map_err(|_| memory::out_of_memory(usize::MAX))?;
-        let bytes = memory::at_least(buffer, len)?;
-        self.read(place, record.offset, bytes)?;
-        if checksum(bytes) != record.sum {
-            return Err(at(place, record.offset, self.storage, &error!(Corrupt, "the checksum does not match")));
-        }
-        Ok(bytes)
     }
 }

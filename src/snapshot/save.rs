@@ -1,6 +1,6 @@
 //! A new file, changes of it, and their commit.
 
-use super::sectors::{self, COPIES, Copied, FINGERPRINT, Header, Sector, Slot, Slots};
+use super::sectors::{self, COPIES, Copied, Header, Sector, Slot, Slots};
 use super::staged::{Staged, StagedLayer, StagedSection, StagedValue};
 use super::state::{Extent, Geometry, INLINE, LayerEntry, Piece, State, Value};
 use super::{Access, Run, Snapshot, at, checksum, runs};
@@ -31,11 +31,11 @@ impl Snapshot {
             bail!(InvalidArgument, "{} is not empty", storage.name());
         }
         let header = Header::new(fingerprint);
-        let mut state = State { end: FINGERPRINT + fingerprint.len() as u64, ..State::default() };
+        let mut state = State { end: header.fingerprint.end(), ..State::default() };
         let record = Staged::default().record(&state, state.end)?;
         let extent = Extent { offset: state.end, len: record.len() as u64, sum: checksum(&record) };
         (state.end, state.record) = (extent.end(), Some(extent));
-        let slot = slot_of(&state, &header);
+        let slot = Slot { sequence: state.sequence, record: extent, fingerprint: header.fingerprint };
         let mut start = Vec::new();
         memory::extend(&mut start, &[0; sectors::SECTOR])?;
         for copy in COPIES {
@@ -256,13 +256,7 @@ impl Snapshot {
             return Err(error);
         }
         let old = *self.slots.newest();
-        let slot = Slot {
-            sequence: old.sequence + 1,
-            record: extent.offset,
-            record_len: extent.len,
-            record_sum: extent.sum,
-            ..old
-        };
+        let slot = Slot { sequence: old.sequence + 1, record: extent, ..old };
         self.write_slot(slot)?;
         std::mem::take(&mut self.staged).make(&mut self.state);
         (self.state.sequence, self.state.end, self.state.record) = (slot.sequence, extent.end(), Some(extent));
@@ -344,18 +338,5 @@ impl Drop for Snapshot {
         {
             let _ = self.discard();
         }
-    }
-}
-
-/// The slot of a state.
-fn slot_of(state: &State, header: &Header) -> Slot {
-    let record = state.record.expect("every state has a record");
-    Slot {
-        sequence: state.sequence,
-        record: record.offset,
-        record_len: record.len,
-        record_sum: record.sum,
-        fingerprint_sum: header.fingerprint_sum,
-        fingerprint_len: header.fingerprint_len,
     }
 }

@@ -1,5 +1,6 @@
 //! The sectors at the start of a file: the header, and the slots that name the newest commit record.
 
+use super::state::Extent;
 use super::{Place, checksum};
 use crate::status::{Result, bail};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -30,19 +31,15 @@ pub(super) type Sector = [u8; SECTOR];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) least_writer: u16,
-    pub(super) fingerprint_len: u32,
-    pub(super) fingerprint_sum: u64,
+    pub(super) fingerprint: Extent,
 }
 
 /// The newest commit record when a slot was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) sequence: u64,
-    pub(super) record: u64,
-    pub(super) record_len: u64,
-    pub(super) record_sum: u64,
-    pub(super) fingerprint_sum: u64,
-    pub(super) fingerprint_len: u32,
+    pub(super) record: Extent,
+    pub(super) fingerprint: Extent,
 }
 
 fn number(sector: &Sector, at: usize) -> u64 {
@@ -66,11 +63,8 @@ fn is_sealed(sector: &Sector, offset: u64) -> bool {
 
 impl Header {
     pub(super) fn new(fingerprint: &[u8]) -> Self {
-        Header {
-            least_writer: VERSION,
-            fingerprint_len: fingerprint.len() as u32,
-            fingerprint_sum: checksum(fingerprint),
-        }
+        let (len, sum) = (fingerprint.len() as u64, checksum(fingerprint));
+        Header { least_writer: VERSION, fingerprint: Extent { offset: FINGERPRINT, len, sum } }
     }
 
     pub(super) fn write(&self) -> Sector {
@@ -79,8 +73,8 @@ impl Header {
         for at in [8, 10, 12] {
             sector[at..at + 2].copy_from_slice(&VERSION.to_le_bytes());
         }
-        sector[16..20].copy_from_slice(&self.fingerprint_len.to_le_bytes());
-        sector[24..32].copy_from_slice(&self.fingerprint_sum.to_le_bytes());
+        sector[16..20].copy_from_slice(&(self.fingerprint.len as u32).to_le_bytes());
+        sector[24..32].copy_from_slice(&self.fingerprint.sum.to_le_bytes());
         seal(sector, 0)
     }
 
@@ -98,11 +92,12 @@ impl Header {
                 "the format has version {version} and is for readers of {least_reader} or later; this is {VERSION}"
             );
         }
-        let fingerprint_len = number(sector, 16) as u32;
-        if fingerprint_len as usize > MOST_FINGERPRINT {
-            bail!(Corrupt, "the fingerprint has {fingerprint_len} bytes; at most {MOST_FINGERPRINT} allowed");
+        let len = number(sector, 16) as u32;
+        if len as usize > MOST_FINGERPRINT {
+            bail!(Corrupt, "the fingerprint has {len} bytes; at most {MOST_FINGERPRINT} allowed");
         }
-        Ok(Header { least_writer: short(sector, 12), fingerprint_len, fingerprint_sum: number(sector, 24) })
+        let fingerprint = Extent { offset: FINGERPRINT, len: len.into(), sum: number(sector, 24) };
+        Ok(Header { least_writer: short(sector, 12), fingerprint })
     }
 
     pub(super) fn check_writer(&self) -> Result<()> {
@@ -143,26 +138,15 @@ impl Copied {
 }
 
 impl Slot {
-    /// Where the state ends, and the next save begins.
-    pub(super) fn end(&self) -> u64 {
-        self.record + self.record_len
-    }
-
     pub(super) fn write(&self, offset: u64) -> Sector {
         let mut sector = [0; SECTOR];
         sector[..8].copy_from_slice(&SLOT);
-        let (sum, len) = (self.fingerprint_sum, self.fingerprint_len.into());
-        let fields = [self.sequence, self.record, self.record_len, self.record_sum, self.end(), sum, len];
+        let Slot { sequence, record, fingerprint } = self;
+        let fields = [*sequence, record.offset, record.len, record.sum, record.end(), fingerprint.sum, fingerprint.len];
         for (i, field) in fields.into_iter().enumerate() {
             sector[8 + 8 * i..][..8].copy_from_slice(&field.to_le_bytes());
         }
         seal(sector, offset)
-    }
-
-    /// The header of the file, as far as a slot has it.
-    pub(super) fn header(&self) -> Header {
-        let Slot { fingerprint_len, fingerprint_sum, .. } = *self;
-        Header { least_writer: VERSION, fingerprint_len, fingerprint_sum }
     }
 
     /// `None`: no slot was written here as a whole.
@@ -170,12 +154,14 @@ impl Slot {
         if sector[..8] != SLOT || !is_sealed(sector, offset) {
             return None;
         }
-        let [sequence, record, record_len, record_sum, end, fingerprint_sum, fingerprint_len] =
+        let [sequence, offset, len, sum, end, fingerprint_sum, fingerprint_len] =
             std::array::from_fn(|i| number(sector, 8 + 8 * i));
-        let fingerprint_len = u32::try_from(fingerprint_len).ok().filter(|len| *len as usize <= MOST_FINGERPRINT)?;
-        let is_behind = record >= FINGERPRINT + u64::from(fingerprint_len);
-        let is_whole = is_behind && record_len > 0 && record.checked_add(record_len) == Some(end);
-        is_whole.then_some(Slot { sequence, record, record_len, record_sum, fingerprint_sum, fingerprint_len })
+        let record = Extent { offset, len, sum };
+        let fingerprint = Extent { offset: FINGERPRINT, len: fingerprint_len, sum: fingerprint_sum };
+        let is_whole = fingerprint_len <= MOST_FINGERPRINT as u64
+            && (offset >= fingerprint.end() && len > 0)
+            && offset.checked_add(len) == Some(end);
+        is_whole.then_some(Slot { sequence, record, fingerprint })
     }
 }
 
@@ -200,7 +186,7 @@ impl Slots {
             let slot = usize::from(value(0).is_some());
             return Err(damaged(2 * slot, "neither copy has its checksum"));
         };
-        if (first.fingerprint_len, first.fingerprint_sum) != (second.fingerprint_len, second.fingerprint_sum) {
+        if first.fingerprint != second.fingerprint {
             return Err(damaged(2, "the fingerprint is not that of slot 0"));
         }
         let newest = usize::from(second.sequence > first.sequence);

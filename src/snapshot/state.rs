@@ -188,7 +188,8 @@ impl Item<'_> {
         Ok(offset)
     }
 
-    fn value(&mut self) -> Result<NewValue> {
+    /// A value as the item says it: what stays of the old one, and what follows.
+    fn value(&mut self, old: Option<&Value>) -> Result<Value> {
         let kept = self.reader.number("the parts that stay")?;
         let len = self.reader.number("the length of a value")?;
         let added = match len {
@@ -202,7 +203,15 @@ impl Item<'_> {
                 Some(Extent { offset: self.body(gap, len)?, len, sum: self.reader.u64("the checksum of a value")? })
             }
         };
-        Ok(NewValue { kept, added })
+        let old = old.map_or(&[][..], |old| &old.extents);
+        let Some(stays) = usize::try_from(kept).ok().and_then(|kept| old.get(..kept)) else {
+            bail!(Corrupt, "{kept} parts stay; there were {}", old.len());
+        };
+        let mut value = Value { extents: memory::copied(stays)?, verified: AtomicBool::new(false) };
+        if let Some(added) = added {
+            memory::push(&mut value.extents, added)?;
+        }
+        Ok(value)
     }
 
     fn finish<T>(&self, read: T) -> Result<T> {
@@ -213,49 +222,11 @@ impl Item<'_> {
     }
 }
 
-/// A value as an item says it: what stays of the old one, and what follows.
-struct NewValue {
-    kept: u64,
-    added: Option<Extent>,
-}
-
-impl NewValue {
-    fn behind(&self, old: Option<&Value>) -> Result<Value> {
-        let old = old.map_or(&[][..], |old| &old.extents);
-        let Some(kept) = usize::try_from(self.kept).ok().and_then(|kept| old.get(..kept)) else {
-            bail!(Corrupt, "{} parts stay; there were {}", self.kept, old.len());
-        };
-        let mut value = Value { extents: memory::copied(kept)?, verified: AtomicBool::new(false) };
-        if let Some(added) = self.added {
-            memory::push(&mut value.extents, added)?;
-        }
-        Ok(value)
-    }
-}
-
-/// A layer as an item says it.
-struct NewLayer<'a> {
-    layer: u32,
-    geometry: Option<Geometry>,
-    edits: &'a [u8],
-    state: NewValue,
-}
-
 impl State {
-    /// The number of the next piece.
-    pub(super) fn next_piece(&self) -> usize {
-        self.pieces.len()
-    }
-
-    /// A piece by its number.
-    pub(super) fn piece(&self, piece: u32) -> Option<&Piece> {
-        self.pieces.get(piece as usize)
-    }
-
     /// Applies the next commit record, at `record`, whose checksum was verified.
     pub(super) fn apply(&mut self, head: &RecordHead, record: Extent, mut reader: Reader<'_>) -> Result<()> {
-        if head.pieces as usize != self.next_piece() {
-            bail!(Corrupt, "{} pieces are said to come before; there are {}", head.pieces, self.next_piece());
+        if head.pieces as usize != self.pieces.len() {
+            bail!(Corrupt, "{} pieces are said to come before; there are {}", head.pieces, self.pieces.len());
         }
         let mut cursor = head.base;
         while !reader.rest().is_empty() {
@@ -277,23 +248,21 @@ impl State {
         match kind {
             kind::PIECE => {
                 let piece = read_piece(item)?;
-                if self.next_piece() >= u32::MAX as usize {
+                if self.pieces.len() >= u32::MAX as usize {
                     bail!(Corrupt, "more than {} pieces", u32::MAX);
                 }
                 memory::push(&mut self.pieces, piece)
             }
             kind::LAYER => {
-                let new = read_layer(item)?;
-                let entry = self.layer_behind(&new, pieces_before)?;
+                let (layer, entry) = self.read_layer(item, pieces_before)?;
                 self.reserve(0, 1, 0)?;
-                self.set_layer(new.layer, entry);
+                self.set_layer(layer, entry);
                 Ok(())
             }
             kind::SECTION => {
                 let name = read_name(item)?;
-                let new = item.value()?;
+                let value = item.value(self.section(name))?;
                 item.finish(())?;
-                let value = new.behind(self.section(name))?;
                 self.reserve(0, 0, 1)?;
                 self.set_section(memory::text(name)?, Some(value));
                 Ok(())
@@ -319,10 +288,24 @@ impl State {
     }
 
     /// A layer as it is after an item.
-    fn layer_behind(&self, new: &NewLayer<'_>, pieces_before: u32) -> Result<LayerEntry> {
-        let layer = new.layer;
+    fn read_layer(&self, item: &mut Item<'_>, pieces_before: u32) -> Result<(u32, LayerEntry)> {
+        let layer = item.reader.small("the layer")?;
+        let new_geometry = match item.reader.byte("whether the geometry follows")? {
+            0 => None,
+            1 => Some(Geometry {
+                heads: item.reader.small("the heads")?,
+                head_dim: item.reader.small("the head_dim")?,
+                key: item.reader.byte("the type of K")?,
+                value: item.reader.byte("the type of V")?,
+            }),
+            other => bail!(Corrupt, "layer {layer}: {other} says whether the geometry follows; 0 or 1 allowed"),
+        };
+        let len = item.reader.number("the length of edits")?;
+        let edits = item.reader.take(len, "edits")?;
         let old = self.layer(layer);
-        let (geometry, since, old_runs) = match (new.geometry, old) {
+        let state = item.value(old.map(|old| &old.state))?;
+        item.finish(())?;
+        let (geometry, since, old_runs) = match (new_geometry, old) {
             (Some(geometry), _) => (geometry, pieces_before, &[][..]),
             (None, Some(old)) => (old.geometry, old.since, &old.runs[..]),
             (None, None) => bail!(Corrupt, "layer {layer} is new and has no geometry"),
@@ -331,9 +314,9 @@ impl State {
             bail!(Corrupt, "layer {layer}: {fault}");
         }
         let tokens_of = |piece| self.tokens_of(&[], layer, since, piece);
-        let runs = runs::read_edits(new.edits, old_runs, self.next_piece() as u32, tokens_of)
+        let runs = runs::read_edits(edits, old_runs, self.pieces.len() as u32, tokens_of)
             .map_err(|e| e.within(format_args!("layer {layer}")))?;
-        Ok(LayerEntry { geometry, runs, since, state: new.state.behind(old.map(|old| &old.state))? })
+        Ok((layer, LayerEntry { geometry, runs, since, state }))
     }
 
     pub(super) fn layer(&self, layer: u32) -> Option<&LayerEntry> {
@@ -369,9 +352,15 @@ impl State {
         put(self.find_section(&name), &mut self.sections, value.map(|value| (name, value)));
     }
 
-    /// The tokens of a piece, of this state or of `staged` behind it, if it is of this layer and not before `since`.
+    /// A piece by its number, of this state or of `staged` behind it.
+    pub(super) fn piece<'a>(&'a self, staged: &'a [Piece], piece: u32) -> Option<&'a Piece> {
+        let piece = piece as usize;
+        self.pieces.get(piece).or_else(|| staged.get(piece.checked_sub(self.pieces.len())?))
+    }
+
+    /// The tokens of a [`State::piece`], if it is of this layer and not before `since`.
     pub(super) fn tokens_of(&self, staged: &[Piece], layer: u32, since: u32, piece: u32) -> Option<u32> {
-        let found = self.piece(piece).or_else(|| staged.get((piece as usize).checked_sub(self.next_piece())?))?;
+        let found = self.piece(staged, piece)?;
         (found.layer == layer && piece >= since).then_some(found.tokens)
     }
 }
@@ -383,24 +372,6 @@ fn read_piece(item: &mut Item<'_>) -> Result<Piece> {
     let at = Extent { offset, len, sum: item.reader.u64("the checksum of a piece")? };
     let raw_sum = item.reader.u64("the raw checksum of a piece")?;
     item.finish(Piece { layer, tokens, at, raw_sum, verified: AtomicBool::new(false) })
-}
-
-fn read_layer<'a>(item: &mut Item<'a>) -> Result<NewLayer<'a>> {
-    let layer = item.reader.small("the layer")?;
-    let geometry = match item.reader.byte("whether the geometry follows")? {
-        0 => None,
-        1 => Some(Geometry {
-            heads: item.reader.small("the heads")?,
-            head_dim: item.reader.small("the head_dim")?,
-            key: item.reader.byte("the type of K")?,
-            value: item.reader.byte("the type of V")?,
-        }),
-        other => bail!(Corrupt, "layer {layer}: {other} says whether the geometry follows; 0 or 1 allowed"),
-    };
-    let len = item.reader.number("the length of edits")?;
-    let edits = item.reader.take(len, "edits")?;
-    let state = item.value()?;
-    item.finish(NewLayer { layer, geometry, edits, state })
 }
 
 /// The name of a section.

@@ -31,14 +31,9 @@ fn what_a_killed_save_leaves_is_read_and_anything_else_is_damage() {
     // Of 7 values each, with sequences to 5.
     for number in 0..7usize.pow(4) {
         let copies: Copies = std::array::from_fn(|i| of(number / 7usize.pow(i as u32) % 7));
-        let slot = |sequence: u64| Slot {
-            sequence,
-            record: FINGERPRINT,
-            record_len: 1,
-            record_sum: sequence,
-            fingerprint_sum: 0,
-            fingerprint_len: 0,
-        };
+        let fingerprint = Extent { offset: FINGERPRINT, len: 0, sum: 0 };
+        let record = |sequence| Extent { offset: FINGERPRINT, len: 1, sum: sequence };
+        let slot = |sequence: u64| Slot { sequence, record: record(sequence), fingerprint };
         match (Slots::read(&copies.map(|copy| copy.map(slot))), left.get(&copies)) {
             (Ok(slots), Some(unfinished)) => {
                 assert_eq!(Some(slots.newest().sequence), copies.into_iter().flatten().max(), "{copies:?}");
