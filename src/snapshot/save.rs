@@ -156,7 +156,7 @@ impl Snapshot {
 
     /// Sets the tokens of a layer, in physical order, and its opaque state, with the next commit.
     ///
-    /// Pieces are of the layer's geometry: another geometry needs new pieces. Runs begin where those before them end.
+    /// Pieces are of the layer's geometry: another geometry needs new pieces. A run follows the one before: `begin` is not read.
     pub fn set_layer(&mut self, layer: u32, geometry: Geometry, runs: &[Run], state: &[u8]) -> Result<()> {
         self.check_writable()?;
         if let Some(fault) = geometry.fault() {

@@ -14,8 +14,6 @@ use std::ops::Deref;
 pub(super) struct Blob {
     memory: Memory,
     parts: Vec<Part>,
-    /// Bytes of all parts.
-    len: usize,
 }
 
 /// The bytes of a blob: its own, or those of a file.
@@ -45,11 +43,10 @@ impl Deref for Memory {
     }
 }
 
-struct Origin(Option<u64>);
-
-impl fmt::Display for Origin {
+/// Where it is from, for errors: nothing, or its place in a file.
+impl fmt::Display for Blob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |offset| write!(f, " (at offset {offset} of its file)"))
+        self.place().map_or(Ok(()), |place| write!(f, " (at offset {} of its file)", place.offset))
     }
 }
 
@@ -68,12 +65,7 @@ impl Blob {
         let parts = memory::copied(parts)?;
         let mut memory = Region::new(bytes.len())?;
         memory[..bytes.len()].copy_from_slice(bytes);
-        Ok(Blob { memory: Memory::Own(memory), parts, len: bytes.len() })
-    }
-
-    /// Copies the bytes of one part, whose decoder verifies them.
-    pub(super) fn of_part(bytes: &[u8]) -> Result<Self> {
-        Blob::new(bytes, &[Part { end: bytes.len(), digest: None }])
+        Ok(Blob { memory: Memory::Own(memory), parts })
     }
 
     /// Joins blobs of one part each. Each is freed as soon as it is copied, so that no more than one is in memory twice.
@@ -84,23 +76,18 @@ impl Blob {
         let mut memory = Region::new(len)?;
         let mut begin = 0;
         for blob in blobs {
-            let end = begin + blob.len;
+            let end = begin + blob.len();
             memory[begin..end].copy_from_slice(blob.part(0).0);
             memory::push(&mut parts, Part { end, digest: None })?;
             begin = end;
         }
-        Ok(Blob { memory: Memory::Own(memory), parts, len })
+        Ok(Blob { memory: Memory::Own(memory), parts })
     }
 
     /// Parts that a file has, whose decoder verifies them.
     pub(super) fn of_file(bytes: Bytes, place: Place, ends: &[usize]) -> Result<Self> {
         let parts = memory::collect(ends.iter().map(|end| Part { end: *end, digest: None }))?;
-        Ok(Blob { len: bytes.len(), memory: Memory::File(bytes, place), parts })
-    }
-
-    /// Where it is from, for errors: nothing, or its place in a file.
-    pub(super) fn origin(&self) -> impl fmt::Display {
-        Origin(self.place().map(|place| place.offset))
+        Ok(Blob { memory: Memory::File(bytes, place), parts })
     }
 
     /// Where it is in a file.
@@ -117,12 +104,12 @@ impl Blob {
 
     /// Bytes of parts that are in memory of their own.
     pub(super) fn own_len(&self) -> usize {
-        if matches!(self.memory, Memory::Own(_)) { self.len } else { 0 }
+        if matches!(self.memory, Memory::Own(_)) { self.len() } else { 0 }
     }
 
     /// Bytes of all parts.
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.parts.last().map_or(0, |part| part.end)
     }
 
     /// The bytes of every part.
@@ -140,7 +127,7 @@ impl Blob {
     pub(super) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let ends = self.parts.iter().map(|part| part.end);
         let Memory::Own(memory) = &mut self.memory else { panic!("the bytes of a file are not edited") };
-        let mut rest = &mut memory[..self.len];
+        let mut rest = &mut memory[..];
         let mut start = 0;
         ends.map(move |end| {
             let (part, after) = std::mem::take(&mut rest).split_at_mut(end - start);

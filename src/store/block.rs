@@ -99,8 +99,7 @@ impl Block {
 
     /// Raw bytes of the tokens that the cache still has.
     pub(super) fn live_bytes(&self) -> usize {
-        let tokens = self.segments.iter().map(|s| s.count as usize).sum();
-        self.shape.rows.key_bytes(tokens) + self.shape.rows.value_bytes(tokens)
+        self.segments.iter().map(|segment| segment.count as usize).sum::<usize>() * self.shape.rows.token_bytes()
     }
 
     /// STALE: if the block cannot be written to a cache of this layout.

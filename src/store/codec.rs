@@ -58,9 +58,13 @@ impl BlockShape {
         self.tokens * self.rows.token_bytes()
     }
 
-    /// Raw bytes of K and of V.
-    pub(super) fn raw_bytes(&self) -> (usize, usize) {
-        (self.rows.key_bytes(self.tokens), self.rows.value_bytes(self.tokens))
+    /// K and V of each part in `raw`, which takes the size of the rows.
+    fn parts_of<'a>(&self, raw: &'a mut KvBytes) -> Result<impl Iterator<Item = (&'a mut [u8], &'a mut [u8])>> {
+        let (key_bytes, value_bytes) = (self.rows.key_bytes(self.tokens), self.rows.value_bytes(self.tokens));
+        raw.fit(key_bytes, value_bytes)?;
+        let (key, value) = raw.parts_mut();
+        let parts = self.parts();
+        Ok(key.chunks_exact_mut(key_bytes / parts).zip(value.chunks_exact_mut(value_bytes / parts)))
     }
 }
 
@@ -114,13 +118,7 @@ impl Codec {
     /// Decodes all blobs into `raw`, which takes the size of the rows. CORRUPT: if a blob is damaged or does not decode to
     /// the submitted bytes.
     pub(super) fn decode(&mut self, shape: &BlockShape, blob: &Blob, raw: &mut KvBytes) -> Result<()> {
-        let (key_bytes, value_bytes) = shape.raw_bytes();
-        raw.fit(key_bytes, value_bytes)?;
-        let (key, value) = raw.parts_mut();
-        let parts = shape.parts();
-        let parts_of = |bytes: usize| bytes / parts;
-        let both = key.chunks_exact_mut(parts_of(key_bytes)).zip(value.chunks_exact_mut(parts_of(value_bytes)));
-        for (part, (key, value)) in both.enumerate() {
+        for (part, (key, value)) in shape.parts_of(raw)?.enumerate() {
             self.decode_part(shape, blob, part, key, value)?;
         }
         Ok(())
@@ -135,7 +133,7 @@ impl Codec {
         key: &mut [u8],
         value: &mut [u8],
     ) -> Result<()> {
-        let (ticket, origin) = (shape.ticket, blob.origin());
+        let ticket = shape.ticket;
         for (name, at, words, rows) in [
             ("key", part, shape.rows.key.words(), key),
             ("value", shape.parts() + part, shape.rows.value.words(), value),
@@ -145,18 +143,18 @@ impl Codec {
                 Ok(len) if len == rows.len() => {}
                 Ok(len) => bail!(
                     Corrupt,
-                    "{name} blob {part} of block {ticket}{origin} has {len} bytes; {} expected; it is kept",
+                    "{name} blob {part} of block {ticket}{blob} has {len} bytes; {} expected; it is kept",
                     rows.len()
                 ),
                 Err(error) if error.status() == Status::OutOfMemory => return Err(error),
                 Err(error) => {
-                    bail!(Corrupt, "{name} blob {part} of block {ticket}{origin} is damaged: {error}; it is kept")
+                    bail!(Corrupt, "{name} blob {part} of block {ticket}{blob} is damaged: {error}; it is kept")
                 }
             }
             if digest.is_some_and(|digest| xxh3_64(rows) != digest) {
                 bail!(
                     Corrupt,
-                    "{name} blob {part} of block {ticket}{origin} decodes to other bytes than were submitted; it is kept"
+                    "{name} blob {part} of block {ticket}{blob} decodes to other bytes than were submitted; it is kept"
                 );
             }
         }
@@ -166,12 +164,7 @@ impl Codec {
 
 /// As [`Codec::decode`], on up to `threads` threads: each has parts of its own.
 pub(super) fn decode_on(threads: usize, shape: &BlockShape, blob: &Blob, raw: &mut KvBytes) -> Result<()> {
-    let (key_bytes, value_bytes) = shape.raw_bytes();
-    raw.fit(key_bytes, value_bytes)?;
-    let (key, value) = raw.parts_mut();
-    let parts = shape.parts();
-    let both = key.chunks_exact_mut(key_bytes / parts).zip(value.chunks_exact_mut(value_bytes / parts));
-    let both = memory::collect(both.map(|part| Mutex::new(Some(part))))?;
+    let both = memory::collect(shape.parts_of(raw)?.map(|part| Mutex::new(Some(part))))?;
     parallel::for_each(both.len(), threads, |codec: &mut Codec, part| {
         let rows = both[part].lock().ok().and_then(|mut rows| rows.take());
         rows.map_or(Ok(()), |(key, value)| codec.decode_part(shape, blob, part, key, value))

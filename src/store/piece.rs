@@ -1,6 +1,6 @@
 //! Pieces: runs of a layer's tokens, encoded as dense rows on all cores. Parked blocks and chat files are made of them.
 
-use super::blob::Blob;
+use super::blob::{Blob, Part};
 use super::codec::Codec;
 use super::gather;
 use super::kv::KvBytes;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Most tokens of a piece. It bounds the copy of its rows; equal tokens of one piece are found.
-pub(super) const MOST_TOKENS: u32 = 8192;
+const MOST_TOKENS: u32 = 8192;
 
 /// How pieces are encoded.
 #[derive(Clone, Copy, Debug)]
@@ -70,19 +70,17 @@ impl Packer<'_> {
         let rows = self.cache.layout.rows();
         gather(raw, &self.cache, self.cache.layout.range(range.start, range.len() as u32)?)?;
         let parts = rows.parts();
-        let mut encoded = Vec::new();
-        memory::reserve(&mut encoded, 2 * parts)?;
-        for _ in 0..2 * parts {
-            memory::push(&mut encoded, Mutex::new(None))?;
-        }
+        let encoded = memory::collect((0..2 * parts).map(|_| Mutex::new(None::<Encoded>)))?;
         parallel::for_each(2 * parts, self.packing.threads, |codec: &mut Codec, at| {
             if self.stop.load(Ordering::Relaxed) {
                 bail!(Busy, "the session was interrupted");
             }
-            let kind = if at < parts { rows.key } else { rows.value };
-            let part = part(raw, parts, at);
+            let (kind, bytes) = if at < parts { (rows.key, raw.key()) } else { (rows.value, raw.value()) };
+            let len = bytes.len() / parts;
+            let part = &bytes[at % parts * len..][..len];
             let options = Options { effort: self.packing.effort, ..Options::new(Format::Checked) };
-            let blob = Blob::of_part(codec.encode_words(part, kind, &options)?)?;
+            let blob = codec.encode_words(part, kind, &options)?;
+            let blob = Blob::new(blob, &[Part { end: blob.len(), digest: None }])?;
             if let Ok(mut slot) = encoded[at].lock() {
                 *slot = Some((blob, xxh3_64(part)));
             }
@@ -93,7 +91,7 @@ impl Packer<'_> {
         memory::reserve(&mut blobs, encoded.len())?;
         let mut sum = RawSum::default();
         for slot in encoded {
-            let Some((blob, part_sum)): Option<Encoded> = slot.into_inner().ok().flatten() else {
+            let Some((blob, part_sum)) = slot.into_inner().ok().flatten() else {
                 bail!(Internal, "a part was not encoded");
             };
             memory::push(&mut blobs, blob)?;
@@ -101,11 +99,4 @@ impl Packer<'_> {
         }
         Ok((Blob::joined(blobs)?, sum.get()))
     }
-}
-
-/// The rows of a part: K of each, then V.
-pub(super) fn part(raw: &KvBytes, parts: usize, at: usize) -> &[u8] {
-    let bytes = if at < parts { raw.key() } else { raw.value() };
-    let len = bytes.len() / parts;
-    &bytes[at % parts * len..][..len]
 }

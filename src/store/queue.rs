@@ -27,8 +27,8 @@ struct JobQueue<C, J, O> {
     context: C,
     /// Most workers that run its jobs at once.
     workers: u32,
-    soon: VecDeque<J>,
-    later: VecDeque<J>,
+    /// By [`Urgency`].
+    jobs: [VecDeque<J>; 2],
     /// Jobs that were taken and not handed in.
     running: usize,
     /// Has room for the outcome of every job, so that [`Queues::hand_in`] cannot fail.
@@ -39,18 +39,11 @@ struct JobQueue<C, J, O> {
 
 impl<C: Copy, J, O> JobQueue<C, J, O> {
     fn waiting(&self) -> usize {
-        self.soon.len() + self.later.len()
-    }
-
-    fn jobs(&mut self, urgency: Urgency) -> &mut VecDeque<J> {
-        match urgency {
-            Urgency::Soon => &mut self.soon,
-            Urgency::Later => &mut self.later,
-        }
+        self.jobs.iter().map(VecDeque::len).sum()
     }
 
     fn take(&mut self) -> Option<Taken<C, J>> {
-        let job = self.soon.pop_front().or_else(|| self.later.pop_front())?;
+        let job = self.jobs.iter_mut().find_map(VecDeque::pop_front)?;
         self.running += 1;
         Some(Taken { id: self.id, context: self.context, job })
     }
@@ -121,9 +114,8 @@ impl<C: Copy, J, O> Queues<C, J, O> {
         memory::reserve_amortized(&mut books.queues, 1)?;
         books.last_id += 1;
         let id = books.last_id;
-        let (soon, later, outcomes) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        let (running, is_closed) = (0, false);
-        books.queues.push(JobQueue { id, context, workers, soon, later, running, outcomes, is_closed });
+        let (jobs, outcomes) = (Default::default(), VecDeque::new());
+        books.queues.push(JobQueue { id, context, workers, jobs, running: 0, outcomes, is_closed: false });
         drop(books);
         Ok(Queue { queues: this.clone(), id })
     }
@@ -207,7 +199,7 @@ impl<C: Copy, J, O> Queue<C, J, O> {
         self.with(|queue| {
             let all = queue.waiting() + queue.running + 1;
             memory::reserve_deque(&mut queue.outcomes, all)?;
-            let jobs = queue.jobs(urgency);
+            let jobs = &mut queue.jobs[urgency as usize];
             memory::reserve_deque(jobs, 1)?;
             jobs.push_back(job);
             Ok(())
@@ -219,9 +211,7 @@ impl<C: Copy, J, O> Queue<C, J, O> {
     /// Takes back the last waiting job for which `which` is true; jobs begin from the front.
     pub(super) fn take_back(&self, which: impl Fn(&J) -> bool) -> Option<J> {
         self.with(|queue| {
-            [&mut queue.soon, &mut queue.later]
-                .into_iter()
-                .find_map(|jobs| jobs.iter().rposition(&which).and_then(|at| jobs.remove(at)))
+            queue.jobs.iter_mut().find_map(|jobs| jobs.iter().rposition(&which).and_then(|at| jobs.remove(at)))
         })
     }
 
@@ -252,7 +242,7 @@ impl<C: Copy, J, O> Queue<C, J, O> {
         let mut books = self.queues.books();
         let queue = books.find(self.id).expect(OPEN);
         queue.is_closed = true;
-        let waiting = (std::mem::take(&mut queue.soon), std::mem::take(&mut queue.later));
+        let waiting = std::mem::take(&mut queue.jobs);
         while books.find(self.id).is_some_and(|queue| queue.running > 0) {
             books = self.queues.news.wait(books).expect(NEVER);
         }

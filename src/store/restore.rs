@@ -47,17 +47,15 @@ impl Store {
         self.collect();
         let (Some(runner), Some(entry)) = (&self.runner, self.layers.get_mut(&layer)) else { return };
         for block in &mut entry.blocks {
-            let is_wanted = block.state == BlockState::Released && !block.decoding && !block.is_parked;
-            let Some(blob) = block.blob.as_ref().filter(|_| is_wanted) else {
+            let is_wanted = block.is_released() && !block.decoding && !block.is_parked;
+            let Some(blob) = block.blob.as_ref().filter(|_| is_wanted && !self.decoded.contains(block.ticket())) else {
                 continue;
             };
-            if !self.decoded.contains(block.shape.ticket) {
-                let work = Work::Decode { blob: blob.clone(), into: spares.0.pop() };
-                if runner.queue.push(Job { layer, shape: block.shape, work }, Urgency::Soon).is_err() {
-                    return;
-                }
-                block.decoding = true;
+            let work = Work::Decode { blob: blob.clone(), into: spares.0.pop() };
+            if runner.queue.push(Job { layer, shape: block.shape, work }, Urgency::Soon).is_err() {
+                return;
             }
+            block.decoding = true;
         }
     }
 
@@ -181,10 +179,10 @@ impl Store {
 
 impl LayerBlocks {
     /// Takes the pages of the released tokens: one call for a run costs less than a fault for each page.
-    /// STALE: if one of these blocks does not fit the layout.
+    /// STALE: if a block that is to be written does not fit the layout.
     pub(super) fn take_memory(&self, layer: u32, cache: &mut Cache<'_>) -> Result<()> {
-        let mut released = self.blocks.iter().filter(|block| block.is_released());
-        released.try_for_each(|block| block.check_fits(layer, cache.layout))?;
+        let mut given = self.blocks.iter().filter(|block| block.is_released() || block.is_parked);
+        given.try_for_each(|block| block.check_fits(layer, cache.layout))?;
         for range in self.runs(cache.layout, Block::is_released)? {
             layout::for_each_run(cache, range, layout::Padding::Kept, &mut |run| {
                 if run.len() >= LEAST_RUN {
