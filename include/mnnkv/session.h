@@ -15,8 +15,8 @@ extern "C" {
 //
 // A session compresses the KV caches of one chat, as a JSON config says. docs/config.md lists the keys. The main ones are
 //
-//   {"kv_memory_mb": 64}     a budget: the caches take at most 64 MB
-//   {"kv_quant": "k8v4"}     every token stays, K in 8 bits and V in 4
+//   {"kv_memory_mb": 64, "kv_memory_file": "chat.kv"}   the caches take at most 64 MB; what has no room goes to a file
+//   {"kv_quant": "k8v4"}                                every token stays, K in 8 bits and V in 4
 //
 // Example: a step of one layer, with options.attends = 1. append and attention are your own code.
 //
@@ -39,7 +39,7 @@ extern "C" {
 // Conventions of all headers:
 // - A function that can fail returns a mnnkv_status, and lists its failures as `STATUS: if <condition>`. Any function may also
 //   return OUT_OF_MEMORY, INTERNAL and, for a breach of this list, INVALID_ARGUMENT. mnnkv_last_error has the text.
-// - Outputs are written only on success. But BUFFER_TOO_SMALL writes the size that is needed, and decoders that fail may write.
+// - Outputs are written only on success. But BUFFER_TOO_SMALL writes the size needed, and decoders and attend may write and fail.
 // - A pointer with length 0 may be NULL, others only where a comment says so. Structs must be aligned to 4 bytes and numbers to
 //   their size; bytes and words need no alignment. A buffer that a call writes must not overlap its other buffers.
 // - Structs begin with struct_size. Fill an input struct with zeros, set struct_size to its sizeof, then the fields that you
@@ -98,17 +98,17 @@ typedef struct mnnkv_step {
     uint32_t struct_size;   ///< sizeof(mnnkv_step)
     uint32_t rows;          ///< In: rows that each query head attends with; 0 if you do not know. The other fields are out.
     uint32_t kv_len;        ///< Tokens in the cache, as cache->kv_len: append after them.
-    uint32_t attends;       ///< 1 = call mnnkv_session_attend in place of your attention. 0 = the cache has all tokens.
+    uint32_t attends;       ///< 1 = call mnnkv_session_attend. 0 = attend yourself: the cache has all tokens.
     uint32_t scored_rows;   ///< The last rows of each query head whose attention you sum and hand over (h2o.h); 0 = none.
     uint32_t block_tokens;  ///< Tokens of a block of these sums; 0 where no step of the layer is scored.
-    uint32_t warnings;      ///< Changes when the session warns of something new: read mnnkv_session_report then.
+    uint32_t warnings;      ///< Changes when there is a new warning: read mnnkv_session_report then, and once after create.
 } mnnkv_step;
 
 /// Opens a step, before you append. Restores stored tokens bit for bit, and takes out of the cache what is quantised or evicted.
 /// The tokens that stay move together, and the pages after them return to the system.
 /// cache->kv_len: in, what the last end or keep left; 0 after create and reset. Out, the new length. With 0, layout, key and
 /// value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
-/// step: NULL if you always attend yourself, and hand over no sums. If you quantise the cache, always attend yourself.
+/// step: NULL if you always attend yourself, and hand over no sums; then you need a config without a budget and kv_quant.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too
 /// small for the model: the text has the least that would do
 /// CORRUPT, IO: if a stored token does not decode, or its file cannot be read
@@ -135,7 +135,7 @@ mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_c
 // kv_quant_sink_tokens and the newest 25 to 95 stay raw in the cache. mnnkv_session_attend reads both, in place of your
 // attention. docs/config.md (K in 8 bits and V in 4) has the rounding, and which blocks stay raw.
 //
-// - After begin your buffers need room for kv_quant_sink_tokens, 95, the tokens of the step, and blocks that stay raw.
+// - After begin your buffers need room for kv_quant_sink_tokens (16), 95, the tokens of the step, and blocks that stay raw.
 // - K of a raw token that a row attends to must be finite, or the call is refused. V of all raw tokens must be finite, also of
 //   those that a row does not attend to, or its output may be NaN.
 // - Slopes (ALiBi), and a V of another width than K, are not supported.
@@ -232,7 +232,7 @@ mnnkv_status mnnkv_session_pin(mnnkv_session *session, uint32_t first, uint32_t 
 // - A step in which working memory grows may exceed the budget until the next one, and a step of more than 16 tokens by its raw
 //   tokens until the next begin of the layer: if you pause after a prompt, call begin and end without tokens.
 // - Pinned tokens, and blocks that 8 and 4 bits do not fit, may exceed it; a warning says so. First and newest ones stay.
-// - kv_memory_file belongs to one session, which removes it. It is not encrypted. Begin, end and trim write it on your thread.
+// - The session makes and removes kv_memory_file; a file of yours stays. It is not encrypted. Begin, end and trim write it.
 
 /// Sets the budget to `bytes` from now on, or to the least of the model if that is more, when the system is short of memory.
 /// Blocks go to the file or are dropped until it holds. Open layers, and raw tokens that take more, follow in their next begin.

@@ -247,10 +247,14 @@ impl Blocks {
 
     fn remove(&mut self, goes: impl Fn(&Self, usize) -> bool) {
         let (heads, mut left) = (self.heads(), 0);
+        // Slots know blocks by their numbers of before.
         for block in 0..self.list.len() {
             if goes(self, block) {
                 (0..heads).for_each(|head| self.free_slot(block, head));
-            } else {
+            }
+        }
+        for block in 0..self.list.len() {
+            if !goes(self, block) {
                 self.list.swap(left, block);
                 (0..heads).for_each(|head| {
                     let (to, from) = (left * heads + head, block * heads + head);

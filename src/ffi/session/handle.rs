@@ -2,8 +2,8 @@
 //!
 //! A session compresses the KV caches of one chat, as a JSON config says. docs/config.md lists the keys. The main ones are
 //!
-//!   {"kv_memory_mb": 64}     a budget: the caches take at most 64 MB
-//!   {"kv_quant": "k8v4"}     every token stays, K in 8 bits and V in 4
+//!   {"kv_memory_mb": 64, "kv_memory_file": "chat.kv"}   the caches take at most 64 MB; what has no room goes to a file
+//!   {"kv_quant": "k8v4"}                                every token stays, K in 8 bits and V in 4
 //!
 //! Example: a step of one layer, with options.attends = 1. append and attention are your own code.
 //!
@@ -26,7 +26,7 @@
 //! Conventions of all headers:
 //! - A function that can fail returns a mnnkv_status, and lists its failures as `STATUS: if <condition>`. Any function may also
 //!   return OUT_OF_MEMORY, INTERNAL and, for a breach of this list, INVALID_ARGUMENT. mnnkv_last_error has the text.
-//! - Outputs are written only on success. But BUFFER_TOO_SMALL writes the size that is needed, and decoders that fail may write.
+//! - Outputs are written only on success. But BUFFER_TOO_SMALL writes the size needed, and decoders and attend may write and fail.
 //! - A pointer with length 0 may be NULL, others only where a comment says so. Structs must be aligned to 4 bytes and numbers to
 //!   their size; bytes and words need no alignment. A buffer that a call writes must not overlap its other buffers.
 //! - Structs begin with struct_size. Fill an input struct with zeros, set struct_size to its sizeof, then the fields that you

@@ -11,7 +11,7 @@
 //! - A step in which working memory grows may exceed the budget until the next one, and a step of more than 16 tokens by its raw
 //!   tokens until the next begin of the layer: if you pause after a prompt, call begin and end without tokens.
 //! - Pinned tokens, and blocks that 8 and 4 bits do not fit, may exceed it; a warning says so. First and newest ones stay.
-//! - kv_memory_file belongs to one session, which removes it. It is not encrypted. Begin, end and trim write it on your thread.
+//! - The session makes and removes kv_memory_file; a file of yours stays. It is not encrypted. Begin, end and trim write it.
 
 use super::handle::mnnkv_session;
 use crate::ffi::panic::body;

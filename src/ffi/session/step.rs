@@ -16,13 +16,13 @@ pub struct mnnkv_step {
     pub rows: u32,
     /// Tokens in the cache, as cache->kv_len: append after them.
     pub kv_len: u32,
-    /// 1 = call mnnkv_session_attend in place of your attention. 0 = the cache has all tokens.
+    /// 1 = call mnnkv_session_attend. 0 = attend yourself: the cache has all tokens.
     pub attends: u32,
     /// The last rows of each query head whose attention you sum and hand over (h2o.h); 0 = none.
     pub scored_rows: u32,
     /// Tokens of a block of these sums; 0 where no step of the layer is scored.
     pub block_tokens: u32,
-    /// Changes when the session warns of something new: read mnnkv_session_report then.
+    /// Changes when there is a new warning: read mnnkv_session_report then, and once after create.
     pub warnings: u32,
 }
 
@@ -35,7 +35,7 @@ unsafe impl Sized32 for mnnkv_step {
 /// The tokens that stay move together, and the pages after them return to the system.
 /// cache->kv_len: in, what the last end or keep left; 0 after create and reset. Out, the new length. With 0, layout, key and
 /// value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
-/// step: NULL if you always attend yourself, and hand over no sums. If you quantise the cache, always attend yourself.
+/// step: NULL if you always attend yourself, and hand over no sums; then you need a config without a budget and kv_quant.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too
 /// small for the model: the text has the least that would do
 /// CORRUPT, IO: if a stored token does not decode, or its file cannot be read

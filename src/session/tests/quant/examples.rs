@@ -319,6 +319,21 @@ fn layers_take_turns_to_quantise() {
     assert!(most == LAYERS / 8 && steps >= 16, "{most} layers in one of {steps} steps");
 }
 
+/// Codes move into the places of those that go, blocks to lower numbers.
+#[test]
+fn an_edit_takes_blocks_from_the_middle_and_the_end_at_once() {
+    for pairs in [vec![[0, 200], [400, 200]], vec![[80, 64]], vec![[0, 30], [150, 70], [300, 1], [420, 130], [600, 10]]]
+    {
+        let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(30));
+        (0..5).for_each(|_| chat.step(200));
+        let Chat { session, layout, key, value, kv_len, tokens, .. } = &mut chat;
+        *kv_len = session.keep(0, &pairs, Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
+        *tokens = expand(&pairs).map(|at| tokens[at as usize].clone()).collect();
+        chat.step(3);
+        chat.step(100);
+    }
+}
+
 /// Calls of a host that does not wait for its threads.
 #[test]
 fn while_a_thread_attends_calls_of_its_layer_are_busy_and_change_nothing() {
