@@ -5,7 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`dtype`], [`status`] | element types; the one error type and its numbers |
-//! | [`gear`] | words to fewer bytes and back: flat lanes (v1), or rows and channels (v2) |
+//! | [`gear`] | words to fewer bytes and back: the frame of the reference (v1), and a checked container around it |
 //! | [`layout`] | packed caches: index, gather, scatter, move, compact, clear |
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory released |
