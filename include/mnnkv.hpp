@@ -123,6 +123,15 @@ public:
     }
 
 protected:
+    /// Destroys the handle, and makes another by `make`.
+    template <class Options>
+    status made(Options options, mnnkv_status (*make)(const Options*, Handle**)) noexcept {
+        reset();
+        options.struct_size = static_cast<std::uint32_t>(sizeof options);
+        options.abi_version = MNNKV_ABI_VERSION;
+        return make(&options, &handle_);
+    }
+
     Handle* handle_;
 };
 
@@ -131,10 +140,7 @@ class session : public owner<mnnkv_session, mnnkv_session_destroy> {
 public:
     /// mnnkv_session_create, after reset(). Sets struct_size and abi_version. Empty on failure.
     status create(mnnkv_session_options options) noexcept {
-        reset();
-        options.struct_size = static_cast<std::uint32_t>(sizeof options);
-        options.abi_version = MNNKV_ABI_VERSION;
-        return mnnkv_session_create(&options, &handle_);
+        return this->made(options, mnnkv_session_create);
     }
 
     /// The same with only a config. `attends` is 0: kv_quant has no effect, nor has a budget.
@@ -243,18 +249,12 @@ class snapshot : public owner<mnnkv_snapshot, mnnkv_snapshot_destroy> {
 public:
     /// mnnkv_snapshot_create, after reset(). Sets struct_size and abi_version. Empty on failure.
     status create(mnnkv_snapshot_options options) noexcept {
-        reset();
-        options.struct_size = static_cast<std::uint32_t>(sizeof options);
-        options.abi_version = MNNKV_ABI_VERSION;
-        return mnnkv_snapshot_create(&options, &handle_);
+        return this->made(options, mnnkv_snapshot_create);
     }
 
     /// mnnkv_snapshot_open, after reset(). Sets struct_size and abi_version. Empty on failure.
     status open(mnnkv_snapshot_options options) noexcept {
-        reset();
-        options.struct_size = static_cast<std::uint32_t>(sizeof options);
-        options.abi_version = MNNKV_ABI_VERSION;
-        return mnnkv_snapshot_open(&options, &handle_);
+        return this->made(options, mnnkv_snapshot_open);
     }
 
     /// mnnkv_snapshot_commit
