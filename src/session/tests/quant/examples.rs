@@ -3,6 +3,14 @@
 use super::*;
 use crate::h2o::{BlockSums, SumFields};
 
+/// A step of so many rows, `[row][head][dim]`.
+fn causal(dtype: Dtype, rows: usize, data: &[u8]) -> Step<'_> {
+    let row = DIMS * dtype.bytes();
+    let queries =
+        Queries { dtype, heads: HEADS, rows, dims: DIMS, head_stride: row, row_stride: HEADS * row, scale: 0.0, data };
+    Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None }
+}
+
 #[test]
 fn steps_that_did_not_attend_are_refused_and_unharmed() {
     let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(7));
@@ -181,17 +189,7 @@ fn threads_attend_at_once() {
         let run = |parts: u32| {
             let output = crate::sys::Mutex::new(vec![0.0f32; rows * HEADS * DIMS]);
             let cache = CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap();
-            let queries = Queries {
-                dtype: Dtype::F32,
-                heads: HEADS,
-                rows,
-                dims: DIMS,
-                head_stride: DIMS * 4,
-                row_stride: HEADS * DIMS * 4,
-                scale: 0.0,
-                data: &queries,
-            };
-            let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+            let step = causal(Dtype::F32, rows, &queries);
             std::thread::scope(|scope| {
                 let spawn = |part| {
                     let (chat, cache, step, output) = (&chat, &cache, &step, &output);
@@ -343,17 +341,7 @@ fn while_a_thread_attends_calls_of_its_layer_are_busy_and_change_nothing() {
     chat.move_cache(20);
     chat.append(20);
     let data = vec![0u8; 20 * HEADS * DIMS * 4];
-    let queries = Queries {
-        dtype: Dtype::F32,
-        heads: HEADS,
-        rows: 20,
-        dims: DIMS,
-        head_stride: DIMS * 4,
-        row_stride: HEADS * DIMS * 4,
-        scale: 0.0,
-        data: &data,
-    };
-    let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+    let step = causal(Dtype::F32, 20, &data);
     let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
     let begun = session.lengths(0).unwrap().physical;
     let cache = CacheRef::new(layout, key, value).unwrap();
@@ -432,17 +420,7 @@ fn threads_attend_while_others_trim_save_and_ask() {
     let layout = layout(Dtype::F16, PACKS[0], 400);
     let mut caches = [(); 2].map(|()| (vec![0x11; layout.key_bytes()], vec![0x11; layout.value_bytes()], 0));
     let data = vec![0x11u8; 2 * HEADS * DIMS * 2];
-    let queries = Queries {
-        dtype: Dtype::F16,
-        heads: HEADS,
-        rows: 2,
-        dims: DIMS,
-        head_stride: DIMS * 2,
-        row_stride: HEADS * DIMS * 2,
-        scale: 0.0,
-        data: &data,
-    };
-    let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+    let step = causal(Dtype::F16, 2, &data);
     let (mut file, mut trims) = (Disk::default().create(), Random::new(29));
     let step_of = |layer: u32, (key, value, len): &mut (Vec<u8>, Vec<u8>, u32), others: &mut dyn FnMut()| {
         *len = session.begin(layer, Some(Cache::new(&layout, key, value).unwrap()), *len).unwrap().kv_len + 2;
