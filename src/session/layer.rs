@@ -61,7 +61,7 @@ impl Layer {
         Ok(Layer {
             number,
             step: Shared::new(Step::new())?,
-            slot: Shared::new(Slot::new(number))?,
+            slot: Shared::new(Slot::default())?,
             pins: Runs::default(),
             eviction: config.eviction_of(number).map(Eviction::new),
             lossless: Lossless::new(number, config),
@@ -89,10 +89,8 @@ impl Layer {
     /// The step and the tokens, to be changed.
     /// BUSY: if the step is open, or a thread still attends in it.
     pub(super) fn step_mut(&mut self) -> Result<&mut Step> {
-        if self.step.owners() > 1 {
-            return Err(self.is_busy());
-        }
-        self.step.get_mut().ok_or_else(|| error!(Internal, "the step is shared"))
+        let number = self.number;
+        self.step.get_mut().ok_or_else(|| busy(number))
     }
 
     /// Whether a thread has the step, beside the slot that gave it `open`.
@@ -100,9 +98,13 @@ impl Layer {
         self.step.owners() > 1 + usize::from(open.is_some())
     }
 
-    /// Why a call is refused while a thread has the step.
-    pub(super) fn is_busy(&self) -> Error {
-        error!(Busy, "a thread still attends, or adds sums, in layer {}", self.number)
+    /// Takes the step from its slot, which is locked, so that no other thread reaches it. BUSY: if one has it; it stays.
+    pub(super) fn shut(&self, open: &mut Option<Shared<Step>>) -> Result<()> {
+        if self.is_shared(open.as_ref()) {
+            return Err(busy(self.number));
+        }
+        *open = None;
+        Ok(())
     }
 
     /// Tokens in the cache that the next begin quantises, as far as is known: no block makes room for them.
@@ -413,6 +415,11 @@ impl Layer {
         };
         pages + u64::from(beyond) * self.token_bytes() as u64
     }
+}
+
+/// Why a call is refused while a thread has the step of a layer.
+pub(super) fn busy(layer: u32) -> Error {
+    error!(Busy, "a thread still attends, or adds sums, in layer {layer}")
 }
 
 impl SeenCache {

@@ -73,6 +73,7 @@ struct State {
     store: Store,
     /// Working memory of quantisation.
     encoding: Encoding,
+    /// Memory of steps that have ended.
     spare: Spare,
     /// `None` where the config sets none.
     budget: Option<Budget>,
@@ -195,7 +196,7 @@ impl Session {
         if step.attends && !cache.layout.rows().is_quantised() {
             step.check(layer.number, queries, kv_len)?;
         }
-        *open = None;
+        layer.shut(&mut open)?;
         let step = ClosingStep { heads, queries, added, attention: None };
         if let Err(error) = layer.end(step) {
             *open = Some(layer.step.clone());
@@ -214,11 +215,12 @@ impl Session {
         if layer.released_bytes > 0 {
             tail::release_again(&mut cache, kv_len - added, kv_len);
         }
-        let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
-        let layer = &mut layers[at];
-        let (len, token_bytes) = (layer.lengths().physical, cache.layout.rows().token_bytes());
-        if let Some(lossless) = &mut layer.lossless {
-            lossless.end(store, cache, len, token_bytes, raw_bytes);
+        if layer.lossless.is_some() {
+            let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
+            let token_bytes = cache.layout.rows().token_bytes();
+            if let Some(lossless) = &mut layers[at].lossless {
+                lossless.end(store, cache, kv_len, token_bytes, raw_bytes);
+            }
         }
         Ok(())
     }
@@ -236,12 +238,8 @@ impl Session {
         layer.check_length(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
 
-        let step = open.take();
-        if layer.is_shared(step.as_ref()) {
-            *open = step;
-            return Err(layer.is_busy());
-        }
-        drop((open, step));
+        layer.shut(&mut open)?;
+        drop(open);
         if let Some(cache) = &mut cache {
             tail::discard(cache, kv_len)?;
         }
@@ -312,11 +310,11 @@ impl Session {
         };
         for layer in &*which {
             if layer.is_shared(layer.slot.lock()?.as_ref()) {
-                return Err(layer.is_busy());
+                return Err(layer::busy(layer.number));
             }
         }
         for layer in which {
-            *layer.slot.lock()? = None;
+            layer.shut(&mut *layer.slot.lock()?)?;
             let freed = layer.tokens().blocks.other_bytes();
             layer.reset(store, budget::offload(budget))?;
             budget.iter_mut().for_each(|budget| budget.see_freed(freed));

@@ -125,8 +125,8 @@ impl Spare {
 }
 
 /// The place of a layer's open step.
+#[derive(Default)]
 pub(super) struct Slot {
-    layer: u32,
     open: Mutex<Option<Shared<Step>>>,
 }
 
@@ -134,10 +134,6 @@ pub(super) struct Slot {
 pub(super) type Open<'a> = MutexGuard<'a, Option<Shared<Step>>>;
 
 impl Slot {
-    pub(super) fn new(layer: u32) -> Self {
-        Slot { layer, open: Mutex::new(None) }
-    }
-
     /// The open step, which no thread reaches meanwhile.
     pub(super) fn lock(&self) -> Result<Open<'_>> {
         self.open.lock().map_err(|_| Error::out_of_service("the session"))
@@ -145,14 +141,6 @@ impl Slot {
 
     pub(super) fn is_open(&self) -> bool {
         self.lock().is_ok_and(|open| open.is_some())
-    }
-
-    /// The open step. INVALID_ARGUMENT: if there is none; `calls` are those that need it.
-    fn step(&self, calls: &str) -> Result<Shared<Step>> {
-        match &*self.lock()? {
-            Some(step) => Ok(step.clone()),
-            None => bail!(InvalidArgument, "layer {} is not open; {calls} between begin and end", self.layer),
-        }
     }
 }
 
@@ -191,7 +179,7 @@ impl Session {
         part: (u32, u32),
         write: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<()> {
-        let open = self.slot(layer)?.step("attention comes")?;
+        let open = self.open_step(layer, "attention comes")?;
         if !open.attends {
             bail!(InvalidArgument, "the host attends in layer {layer}: mnnkv_step::attends of begin is 0");
         }
@@ -207,14 +195,18 @@ impl Session {
         if lane >= self.lanes {
             bail!(InvalidArgument, "lane is {lane}; the session has {}", self.lanes);
         }
-        let open = self.slot(layer)?.step("scores come")?;
+        let open = self.open_step(layer, "scores come")?;
         if open.wanted.is_some() { open.sums.add(lane, sums) } else { Ok(()) }
     }
 
-    fn slot(&self, layer: u32) -> Result<&Slot> {
-        match self.slots.get(layer as usize) {
-            Some(slot) => Ok(slot),
-            None => bail!(InvalidArgument, "layer is {layer}; the session has {} layers", self.slots.len()),
+    /// The open step of a layer. INVALID_ARGUMENT: if there is none; `calls` are those that need it.
+    fn open_step(&self, layer: u32, calls: &str) -> Result<Shared<Step>> {
+        let Some(slot) = self.slots.get(layer as usize) else {
+            bail!(InvalidArgument, "layer is {layer}; the session has {} layers", self.slots.len());
+        };
+        match &*slot.lock()? {
+            Some(step) => Ok(step.clone()),
+            None => bail!(InvalidArgument, "layer {layer} is not open; {calls} between begin and end"),
         }
     }
 }
