@@ -114,7 +114,7 @@ sanitize: sanitize-rust sanitize-cpp
 sanitize-rust:
 	$(TSAN) cargo test --locked --lib --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- \
 	    session::tests store:: attend:: sys::claim
-	$(ASAN) cargo test --locked --lib --test layout --test snapshot --test chat_file --test quantised \
+	$(ASAN) cargo test --locked --lib --test layout --test chat --test quantised \
 	    --test out_of_memory --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize-address"
 	$(ASAN) cargo test --locked --package mnn-kv-llama --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize-address"
 
@@ -159,7 +159,7 @@ memory-bound:
 	@$(COMPILE) --target mnnkv_memory_bound
 	@"$(BUILD)/bin/mnnkv_memory_bound" $(COUNT) "$(BUILD)"
 
-# The tests of the module, by the path of its modules; those of tests/ as well with MUTANTS="--test snapshot". With cfg tsan
+# The tests of the module, by the path of its modules; those of tests/ as well with MUTANTS="--test chat". With cfg tsan
 # no other crate of ours is built for each mutant (Cargo.toml). A second run leaves out what the first one has caught, so that
 # a module may take several sittings.
 MODULE ?= src/json

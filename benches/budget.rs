@@ -1,6 +1,7 @@
 //! A cold chat on a budget: its tokens go to a file, and what was told at its start is asked for. Time and memory of a step
 //! by the length of the chat. 4 layers with 2 KV heads x 3 and 64 elements, f32. And the times of all steps of a chat in memory
-//! alone, of the shape of a model: no step may take much longer than the others.
+//! alone, of the shape of a model: no step may take much longer than the others. A chat that is saved and opened; and chats over a
+//! prefix.
 //!
 //! `cargo bench --bench budget`; `-- quick` ends at 16,384 tokens.
 
@@ -135,6 +136,19 @@ impl Chat {
         (output, time)
     }
 
+    /// Saves the chat. Returns the bytes written.
+    fn save(&mut self) -> u64 {
+        self.save_to(None)
+    }
+
+    fn save_to(&mut self, path: Option<&str>) -> u64 {
+        let layout = &self.layout;
+        let caches = self.caches.iter_mut();
+        let mut caches: Vec<_> =
+            caches.map(|(key, value, len)| (Some(Cache::new(layout, key, value).unwrap()), *len)).collect();
+        self.session.save(path, &mut caches).unwrap()
+    }
+
     fn attend(&mut self, layer: u32, query: &[f32]) -> Vec<f32> {
         let heads = self.kv_heads * GROUP;
         let data: Vec<u8> = (0..heads).flat_map(|_| query).flat_map(|x| x.to_ne_bytes()).collect();
@@ -213,6 +227,132 @@ fn steps(last: usize) -> Table {
     table
 }
 
+/// A chat of the shape of SmolLM2-135M in a file: it is saved, saved again after a turn, and opened in another session, whose first
+/// step asks for its start. And the times of its steps while blocks go to the file.
+fn saved(last: usize) -> Table {
+    let path = std::env::temp_dir().join(format!("mnnkv-bench-chat-{}", std::process::id()));
+    let config = format!(r#"{{"kv_memory_mb": {BUDGET_MB}, "kv_memory_file": "{}"}}"#, path.display());
+    let mut chat = Chat::new(&config, 30, 3);
+    while chat.tokens < last {
+        chat.step(CHUNK, None);
+    }
+    let mut times = Vec::new();
+    for _ in 0..512 {
+        let query: Vec<f32> = chat.key(0).iter().map(|x| 0.5 * x).collect();
+        times.push(chat.step(1, Some(&query)).1.as_secs_f64() * 1e3);
+    }
+    let slowest = times.iter().copied().fold(0.0, f64::max);
+    times.sort_by(f64::total_cmp);
+    let [median, late] = [times.len() / 2, times.len() * 99 / 100].map(|at| times[at]);
+    let mut table = Table::new(
+        "budget.file",
+        &format!("30 layers with 3 KV heads, {BUDGET_MB} MB and a file, {THREADS} threads"),
+        &["", "", "is"],
+    );
+    let mut row = |what: &str, figure: String, is: &str| table.row([what.into(), figure, is.into()]);
+    row("step of 1 token, median", format!("{median:.2}"), "ms");
+    row("99 % of the steps", format!("{:.2}", late / median), "of the median");
+    row("slowest step", format!("{:.2}", slowest / median), "of the median");
+    let start = Instant::now();
+    let written = chat.save();
+    row("save", format!("{:.0}", start.elapsed().as_secs_f64() * 1e3), "ms");
+    row("written by it", format!("{:.1}", written as f64 / 1e6), "MB");
+    let blocks = (chat.tokens / 64) as f64 * 30.0 * 3.0 * 6912.0;
+    let file = std::fs::metadata(&path).unwrap().len() as f64;
+    row("the file", format!("{:.3}", file / blocks), "of the codes of all blocks");
+    for _ in 0..128 {
+        chat.step(1, None);
+    }
+    let start = Instant::now();
+    let turn = chat.save() as f64;
+    row("save after a turn of 128 tokens", format!("{:.0}", start.elapsed().as_secs_f64() * 1e3), "ms");
+    row("written by it", format!("{:.3}", turn / 1e6), "MB");
+    let needle = chat.needle();
+    chat.session =
+        Session::with_host(config.replace("chat", "other").as_bytes(), b"", 30, THREADS, Host { attends: true })
+            .unwrap();
+    let start = Instant::now();
+    chat.session.open(Some(path.to_str().unwrap())).unwrap();
+    let opened = start.elapsed();
+    let (output, _) = chat.step(1, Some(&needle));
+    row("open, to the end of the first step", format!("{:.0}", start.elapsed().as_secs_f64() * 1e3), "ms");
+    row("of these open", format!("{:.0}", opened.as_secs_f64() * 1e3), "ms");
+    let is_back = output.iter().all(|x| (x - 5.0).abs() < 0.5);
+    row("what was said at the start", if is_back { "is back" } else { "is missing" }.into(), "in the first step");
+    drop(chat);
+    let _ = std::fs::remove_file(&path);
+    table
+}
+
+/// Bytes of the process in memory, in MB.
+fn resident() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap_or("");
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(0.0) / 1e3
+}
+
+/// 16 chats over one prefix of 2,048 tokens, each with 100 tokens of its own.
+fn over_a_base() -> Table {
+    const LAYERS: usize = 30;
+    let path = std::env::temp_dir().join(format!("mnnkv-bench-base-{}", std::process::id()));
+    let mut prefix = Chat::new(r#"{"kv_quant": "k8v4"}"#, LAYERS, 3);
+    while prefix.tokens < 2048 {
+        prefix.step(CHUNK, None);
+    }
+    // Tokens of the last chunk are quantised, too.
+    prefix.step(0, None);
+    prefix.save_to(path.to_str());
+    prefix.session = Session::new(b"", b"", 1, 1).unwrap();
+    // Large buffers that are freed would come back in memory with the next ones.
+    std::mem::forget(prefix.caches);
+    let begin = |prefix: Option<bool>| -> [f64; 2] {
+        let base = prefix == Some(true);
+        let config = match base {
+            true => format!(r#"{{"kv_quant": "k8v4", "kv_memory_base": "{}"}}"#, path.display()),
+            false => r#"{"kv_quant": "k8v4"}"#.to_string(),
+        };
+        let before = resident();
+        let mut chats = Vec::new();
+        let mut after = [0.0; 2];
+        for count in 1..=16 {
+            let mut chat = Chat::new(&config, LAYERS, 3);
+            if prefix == Some(false) {
+                chat.session.open(path.to_str()).unwrap();
+            }
+            for (layer, (.., len)) in (0..).zip(&mut chat.caches) {
+                *len = chat.session.lengths(layer).unwrap().physical;
+            }
+            chat.tokens = 2048;
+            if prefix.is_none() {
+                chat.step(111, None);
+            }
+            (0..100).for_each(|_| drop(chat.step(1, None)));
+            if prefix == Some(false) {
+                // One chat has the file open: the next ones would be refused.
+                chat.save_to(Some(&format!("{}.{count}", path.display())));
+            }
+            chats.push(chat);
+            after[usize::from(count > 1)] = resident() - before;
+        }
+        for chat in chats {
+            std::mem::forget(chat.caches);
+        }
+        after
+    };
+    let head = ["", "1 chat, MB", "16 chats, MB"];
+    let mut table =
+        Table::new("budget.base", "a prefix of 2,048 tokens, 30 layers with 3 KV heads, f32, 100 tokens a chat", &head);
+    for (name, prefix) in
+        [("without the prefix's blocks", None), ("kv_memory_base", Some(true)), ("a copy each", Some(false))]
+    {
+        let [one, all] = begin(prefix);
+        table.row([name.into(), format!("{one:.1}"), format!("{all:.1}")]);
+    }
+    (1..=16).for_each(|count| drop(std::fs::remove_file(format!("{}.{count}", path.display()))));
+    let _ = std::fs::remove_file(&path);
+    table
+}
+
 fn main() {
     let is_quick = std::env::args().any(|arg| arg == "quick");
     let last = if is_quick { 1 << 14 } else { 1 << 17 };
@@ -252,5 +392,10 @@ fn main() {
         assert_eq!(stats.dropped_tokens, 0, "{stats:?}");
     }
     table.print();
+    drop(chat);
     steps(if is_quick { 1 << 11 } else { 1 << 13 }).print();
+    saved(if is_quick { 1 << 13 } else { 1 << 15 }).print();
+    if !is_quick {
+        over_a_base().print();
+    }
 }

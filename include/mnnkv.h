@@ -1,7 +1,6 @@
 // mnnkv.h: status codes, versions, element types, layouts of caches.
 //
 //   mnnkv/session.h   all that a host needs: a model's KV caches, compressed as a JSON config says
-//   mnnkv/snapshot.h  layers that are parked between turns, and the file of a chat
 //   mnnkv/layout.h    cache memory in place: gather, move, compact, release; MNN's quantised caches
 //   mnnkv/h2o.h       eviction by attention: scores of blocks, plans, and the block sums of a session
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system

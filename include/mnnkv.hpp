@@ -8,7 +8,6 @@
 
 #include "mnnkv.h"
 #include "mnnkv/session.h"
-#include "mnnkv/snapshot.h"
 #include "mnnkv/layout.h"
 #include "mnnkv/h2o.h"
 #include "mnnkv/store.h"
@@ -64,9 +63,10 @@ T make() noexcept {
 
 namespace detail {
 
-/// Reads a text output: its length, then the text, again if it has grown. `guess`: room to begin with.
+/// Reads a text output: its length, then the text, again if it has grown. `guess`: room to begin with. `end`: bytes after the
+/// text, 0 of bytes that are none.
 template <class Text, class Write>
-status fill(Text& text, Write write, std::size_t guess = 0) {
+status fill(Text& text, Write write, std::size_t guess = 0, std::size_t end = 1) {
     std::size_t len = 0;
     text.resize(guess);
     status result = write(guess == 0 ? nullptr : &text[0], guess, &len);
@@ -74,7 +74,7 @@ status fill(Text& text, Write write, std::size_t guess = 0) {
         text.resize(len);
         result = write(&text[0], len, &len);
     }
-    text.resize(result ? len - 1 : 0);
+    text.resize(result ? len - end : 0);
     return result;
 }
 
@@ -138,6 +138,8 @@ protected:
 /// Owns a mnnkv_session. reset() destroys the handle; reset_layer and reset_all are mnnkv_session_reset.
 class session : public owner<mnnkv_session, mnnkv_session_destroy> {
 public:
+    using owner::get;
+
     /// mnnkv_session_create, after reset(). Sets struct_size and abi_version. Empty on failure.
     status create(mnnkv_session_options options) noexcept {
         return this->made(options, mnnkv_session_create);
@@ -173,17 +175,6 @@ public:
     /// mnnkv_session_block_sums
     status block_sums(std::uint32_t layer, std::uint32_t lane, const mnnkv_block_sums& sums) noexcept {
         return mnnkv_session_block_sums(handle_, layer, lane, &sums);
-    }
-
-    /// mnnkv_session_park
-    status park(std::uint32_t layer, const mnnkv_park_options* options, mnnkv_cache& cache,
-                mnnkv_parked* parked = nullptr) noexcept {
-        return mnnkv_session_park(handle_, layer, options, &cache, parked);
-    }
-
-    /// mnnkv_session_interrupt
-    status interrupt(bool interrupted = true) const noexcept {
-        return mnnkv_session_interrupt(handle_, interrupted ? 1 : 0);
     }
 
     /// mnnkv_session_attend; sets struct_size
@@ -235,63 +226,35 @@ public:
         return mnnkv_session_positions(handle_, layer, kv_head, pairs, pairs_cap, &n_pairs);
     }
 
+    /// mnnkv_session_put
+    status put(const char* name, const void* bytes, std::size_t len) noexcept {
+        return mnnkv_session_put(handle_, name, bytes, len);
+    }
+
+    /// mnnkv_session_get into a std::string, or a type with resize() and contiguous bytes. Empty on failure.
+    template <class Bytes>
+    status get(const char* name, Bytes& bytes) const {
+        static_assert(sizeof(bytes[0]) == 1, "a section is bytes");
+        const auto read = [this, name](void* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_session_get(handle_, name, to, cap, len);
+        };
+        return detail::fill(bytes, read, 0, 0);
+    }
+
+    /// mnnkv_session_save. path: nullptr = the chat's file
+    status save(const char* path, const mnnkv_cache* caches, std::uint32_t layers, std::uint64_t* written = nullptr) noexcept {
+        return mnnkv_session_save(handle_, path, caches, layers, written);
+    }
+
+    /// mnnkv_session_open. path: nullptr = the chat's file
+    status open(const char* path = nullptr) noexcept { return mnnkv_session_open(handle_, path); }
+
     /// mnnkv_session_report into a std::string, or a type with resize() and contiguous chars. Empty on failure.
     template <class Text>
     status report(Text& text) const {
         return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
             return mnnkv_session_report(handle_, to, cap, len);
         });
-    }
-};
-
-/// Owns a mnnkv_snapshot. `Text` is std::string or the like; `Bytes` has resize, size and contiguous bytes.
-class snapshot : public owner<mnnkv_snapshot, mnnkv_snapshot_destroy> {
-public:
-    /// mnnkv_snapshot_create, after reset(). Sets struct_size and abi_version. Empty on failure.
-    status create(mnnkv_snapshot_options options) noexcept {
-        return this->made(options, mnnkv_snapshot_create);
-    }
-
-    /// mnnkv_snapshot_open, after reset(). Sets struct_size and abi_version. Empty on failure.
-    status open(mnnkv_snapshot_options options) noexcept {
-        return this->made(options, mnnkv_snapshot_open);
-    }
-
-    /// mnnkv_snapshot_commit
-    status commit() noexcept { return mnnkv_snapshot_commit(handle_); }
-
-    /// mnnkv_snapshot_append
-    status append(session& from, std::uint32_t layer, const mnnkv_park_options* options, mnnkv_cache& cache,
-                  std::uint32_t* written = nullptr) noexcept {
-        return mnnkv_snapshot_append(handle_, from.get(), layer, options, &cache, written);
-    }
-
-    /// mnnkv_snapshot_load
-    status load(session& to, std::uint32_t layer) const noexcept {
-        return mnnkv_snapshot_load(handle_, to.get(), layer);
-    }
-
-    /// mnnkv_snapshot_load, of all layers
-    status load(session& to) const noexcept { return load(to, MNNKV_ALL_LAYERS); }
-
-    /// mnnkv_snapshot_put
-    status put(const char* name, const void* bytes, std::size_t len) noexcept {
-        return mnnkv_snapshot_put(handle_, name, bytes, len);
-    }
-
-    /// mnnkv_snapshot_get: all bytes of a section.
-    template <class Bytes>
-    status section(const char* name, Bytes& bytes) const {
-        static_assert(sizeof(bytes[0]) == 1, "a section is bytes");
-        std::size_t len = 0;
-        bytes.resize(0);
-        status result = mnnkv_snapshot_get(handle_, name, nullptr, 0, &len);
-        while (result.code() == MNNKV_BUFFER_TOO_SMALL) {
-            bytes.resize(len);
-            result = mnnkv_snapshot_get(handle_, name, &bytes[0], len, &len);
-        }
-        bytes.resize(result ? len : 0);
-        return result;
     }
 };
 

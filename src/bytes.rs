@@ -40,11 +40,6 @@ impl<'a> Reader<'a> {
         Reader { bytes, at: 0 }
     }
 
-    /// The bytes that were read.
-    pub(crate) fn at(&self) -> usize {
-        self.at
-    }
-
     /// The bytes that were not.
     pub(crate) fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]

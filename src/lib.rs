@@ -34,6 +34,7 @@ pub mod attend;
 mod bytes;
 pub mod dtype;
 pub mod ffi;
+pub mod file;
 pub mod gear;
 pub mod h2o;
 #[doc(hidden)]
@@ -41,7 +42,6 @@ pub mod json;
 pub mod layout;
 mod run;
 pub mod session;
-pub mod snapshot;
 pub mod status;
 pub mod store;
 pub mod sys;

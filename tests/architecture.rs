@@ -17,12 +17,12 @@ const HOLDS_FILES: [&str; 2] = ["src/model/file.rs", "model/src/file.rs"];
 
 /// A module, and the modules that it may use and does use.
 const DIRECTION: &[(&str, &str)] = &[
-    ("ffi", "arch attend dtype gear h2o layout session snapshot status store sys"),
+    ("ffi", "arch attend dtype gear h2o layout session status store sys"),
     ("model/ffi", "dtype ffi layout model status sys"),
     ("llama/ffi", "arch dtype ffi llama status sys"),
-    ("session", "attend bytes dtype h2o json layout snapshot status store sys"),
+    ("session", "attend bytes dtype file h2o json layout run status store sys"),
     ("store", "gear layout run status sys"),
-    ("snapshot", "bytes run status sys"),
+    ("file", "attend bytes gear layout run status sys"),
     ("gear", "arch bytes dtype status sys"),
     ("layout", "arch dtype status"),
     ("attend", "arch dtype layout status sys"),

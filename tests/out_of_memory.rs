@@ -11,8 +11,8 @@ mod failing_allocator;
 mod host;
 #[path = "out_of_memory/runtime.rs"]
 mod runtime;
-#[path = "out_of_memory/snapshot.rs"]
-mod snapshot;
+#[path = "out_of_memory/saved.rs"]
+mod saved;
 
 #[global_allocator]
 static ALLOCATOR: failing_allocator::Failing = failing_allocator::Failing;

@@ -1,20 +1,35 @@
 //! Files of relative paths in a process that changes its working folder. A program of its own: that is shared by all threads.
 
-use mnnkv::snapshot::Storage;
-use std::path::Path;
+use mnnkv::session::Session;
 use std::{env, fs};
 
 #[test]
-fn a_file_of_a_relative_path_is_removed_after_the_working_folder_has_changed() {
+fn a_chat_file_of_a_relative_path_stays_in_its_folder_when_the_working_folder_changes() {
     let folder = env::temp_dir().join(format!("mnnkv-working-folder-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
+    fs::create_dir(folder.join("other")).unwrap();
+    let names = || fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
     env::set_current_dir(&folder).unwrap();
-    let storage = Storage::create(Path::new("file")).unwrap();
-    assert_eq!(storage.name(), "file");
+    let config = br#"{"kv_memory_bytes": 2000000, "kv_memory_file": "blocks.kv"}"#;
+    let unsaved = Session::with_host(config, b"", 1, 1, mnnkv::session::Host { attends: true }).unwrap();
+    let session = Session::new(b"{}", b"", 1, 1).unwrap();
+    session.save(Some("chat.kv"), &mut [(None, 0)]).unwrap();
+    env::set_current_dir(folder.join("other")).unwrap();
+    // It goes with its session.
+    drop(unsaved);
+    session.put("tokens", b"one").unwrap();
+    session.save(None, &mut [(None, 0)]).unwrap();
+    // A file that is gone is made anew.
+    fs::remove_file(folder.join("chat.kv")).unwrap();
+    session.put("more", b"two").unwrap();
+    session.save(None, &mut [(None, 0)]).unwrap();
+    assert_eq!(fs::read_dir(folder.join("other")).unwrap().count(), 0);
+    assert!(folder.join("chat.kv").exists() && names().len() == 2, "{:?}", names());
+    drop(session);
+    let session = Session::new(b"{}", b"", 1, 1).unwrap();
+    session.open(folder.join("chat.kv").to_str()).unwrap();
+    assert_eq!(session.section("tokens").unwrap(), b"one");
+    drop(session);
     env::set_current_dir(env::temp_dir()).unwrap();
-    storage.sync_name().unwrap();
-    storage.remove();
-    drop(storage);
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
-    fs::remove_dir(&folder).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
 }

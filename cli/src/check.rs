@@ -1,10 +1,10 @@
-//! `mnnkv check`: findings about a quantised directory or a snapshot.
+//! `mnnkv check`: findings about a quantised directory or a chat file.
 
 use crate::bytes;
 use crate::failure::Failure;
 use crate::output::{Output, visible};
 use clap::Args;
-use mnnkv::snapshot::{Access, Snapshot, Storage};
+use mnnkv::file::{Access, ChatFile, Storage};
 use mnnkv_model::file::{ModelFile, Source};
 use mnnkv_model::msmodelslim::{DiskFolder, Finding, Severity, check_folder};
 use serde_json::{Value, json};
@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 
 /// Findings of a kind that are printed without `--all`; the others are counted.
 const SHOWN: usize = 8;
-/// The first bytes of a snapshot.
-const SNAPSHOT: &[u8; 8] = b"MNKVSNAP";
+/// The first bytes of a chat file.
+const CHAT: &[u8; 8] = b"MNKVCHAT";
 
-/// Check a directory quantised by msmodelslim, or a snapshot of a chat, and list all findings.
+/// Check a directory quantised by msmodelslim, or a chat file, and list all findings.
 ///
-/// All bytes of a snapshot are compared with their checksums. In a directory the description is compared with the tensors,
+/// All that a chat file has is compared with their checksums. In a directory the description is compared with the tensors,
 /// tensors with each other, and every number of scales, offsets and biases is checked. Errors make a directory unusable or its results wrong. Warnings are deviations that some runtimes reject or
 /// ignore. Reads the directory once and changes nothing. Memory does not grow with the size of the weights.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
-    /// The directory with quant_model_description.json and the weights, or the snapshot
+    /// The directory with quant_model_description.json and the weights, or the chat file
     #[arg(value_name = "PATH")]
     directory: PathBuf,
     /// Print every finding, not only the first of each kind
@@ -32,11 +32,10 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
-    let mut start = [0; SNAPSHOT.len()];
+    let mut start = [0; CHAT.len()];
     // Opens regular files alone: a pipe would block until its other end opens.
-    if ModelFile::open(&arguments.directory).and_then(|file| file.read_at(0, &mut start)).is_ok() && start == *SNAPSHOT
-    {
-        return snapshot(&arguments.directory);
+    if ModelFile::open(&arguments.directory).and_then(|file| file.read_at(0, &mut start)).is_ok() && start == *CHAT {
+        return chat(&arguments.directory);
     }
     let directory = arguments.directory.display();
     let report = check_folder(&DiskFolder::new(&arguments.directory)?)?;
@@ -55,11 +54,11 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     Ok(Output { text, json: object, clean: errors == 0 })
 }
 
-/// Compares all bytes of a snapshot with their checksums.
-fn snapshot(path: &Path) -> Result<Output, Failure> {
-    let snapshot = Snapshot::open(Storage::open(path)?, None, Access::ReadOnly)?;
+/// Compares all that a chat file has with its checksums.
+fn chat(path: &Path) -> Result<Output, Failure> {
+    let chat = ChatFile::open(Storage::open(path)?, None, Access::Read)?;
     let mut findings = Vec::new();
-    let read = snapshot.verify(|damage| {
+    let read = chat.verify(|damage| {
         findings.push(damage.message().to_owned());
         Ok(())
     })?;

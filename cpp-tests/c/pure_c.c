@@ -3,7 +3,7 @@
 #include <mnnkv/gear.h>
 #include <mnnkv/h2o.h>
 #include <mnnkv/layout.h>
-#include <mnnkv/snapshot.h>
+#include <mnnkv/session.h>
 #include <mnnkv/store.h>
 #ifdef MNNKV_MODEL
 #include <mnnkv/model.h>
@@ -330,59 +330,43 @@ static void clear(const mnnkv_layout* layout) {
     expect("all tokens are zero", all_zero);
 }
 
-static unsigned char file[1 << 14];
-static size_t file_len = 0;
-
-static int32_t file_size(void* user, uint64_t* size) {
-    (void)user;
-    *size = file_len;
-    return 0;
-}
-
-static int32_t file_read(void* user, uint64_t offset, void* to, size_t len) {
-    (void)user;
-    memcpy(to, file + offset, len);
-    return 0;
-}
-
-static int32_t file_write(void* user, uint64_t offset, const void* from, size_t len) {
-    (void)user;
-    if (offset + len > sizeof file) {
-        return 1;
-    }
-    memcpy(file + offset, from, len);
-    file_len = offset + len > file_len ? (size_t)offset + len : file_len;
-    return 0;
-}
-
-static int32_t file_sync(void* user) {
-    (void)user;
-    return 0;
-}
-
-static void save_a_chat(void) {
-    mnnkv_snapshot* snapshot = NULL;
-    mnnkv_snapshot_io io = {0};
-    mnnkv_snapshot_options options = {0};
+static void save_a_chat(const mnnkv_layout* layout) {
+    static const char path[] = "pure_c.kv";
+    mnnkv_session* session = NULL;
+    mnnkv_session_options options = {0};
+    mnnkv_cache cache = {0};
     char text[32];
     size_t len = 0;
-    io.struct_size = (uint32_t)sizeof io;
-    io.size = file_size;
-    io.read = file_read;
-    io.write = file_write;
-    io.sync = file_sync;
-    options.struct_size = (uint32_t)sizeof options;
+    uint32_t logical = 0;
+    uint64_t written = 0;
+    cache.struct_size = sizeof cache;
+    cache.layout = layout;
+    cache.key = key;
+    cache.value = value;
+    options.struct_size = sizeof options;
     options.abi_version = MNNKV_ABI_VERSION;
-    options.io = &io;
-    options.access = MNNKV_SNAPSHOT_APPEND;
-    check("make a file", mnnkv_snapshot_create(&options, &snapshot));
-    check("put", mnnkv_snapshot_put(snapshot, "tokens", "1 2 3", 5));
-    check("commit the file", mnnkv_snapshot_commit(snapshot));
-    mnnkv_snapshot_destroy(snapshot);
-    check("open the file", mnnkv_snapshot_open(&options, &snapshot));
-    check("get", mnnkv_snapshot_get(snapshot, "tokens", text, sizeof text, &len));
+    options.layers = 1;
+    options.lanes = 1;
+    options.fingerprint = "model";
+    options.fingerprint_len = 5;
+    remove(path);
+    check("session", mnnkv_session_create(&options, &session));
+    session_step(session, &cache, 100);
+    check("put", mnnkv_session_put(session, "tokens", "1 2 3", 5));
+    check("save", mnnkv_session_save(session, path, &cache, 1, &written));
+    expect("bytes written", written > 0);
+    mnnkv_session_destroy(session);
+    memset(key, 0, sizeof key);
+    check("session", mnnkv_session_create(&options, &session));
+    check("open", mnnkv_session_open(session, path));
+    check("get", mnnkv_session_get(session, "tokens", text, sizeof text, &len));
     expect("the section", len == 5 && memcmp(text, "1 2 3", 5) == 0);
-    mnnkv_snapshot_destroy(snapshot);
+    check("lengths", mnnkv_session_lengths(session, 0, &logical, &cache.kv_len));
+    check("begin", mnnkv_session_begin(session, 0, &cache, NULL));
+    check("gather", mnnkv_kv_gather(layout, key, value, 0, 16, key_back, value_back, sizeof key_back));
+    expect("the first token is back", cache.kv_len == 100 && memcmp(key_back, key_rows, dims * sizeof *key_rows) == 0);
+    mnnkv_session_destroy(session);
+    remove(path);
 }
 
 #ifdef MNNKV_MODEL
@@ -423,7 +407,7 @@ int main(void) {
     run_a_session(&layout);
     attend_to_a_session(&layout);
     clear(&layout);
-    save_a_chat();
+    save_a_chat(&layout);
 #ifdef MNNKV_MODEL
     size_a_model();
 #endif

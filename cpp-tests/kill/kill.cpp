@@ -27,7 +27,7 @@ const std::uint32_t heads = 2, dims = 16, room = 4096, longest = 2500;
 
 const char config[] =
     "{\"kv_h2o_enable\":true,\"kv_h2o_layer_start\":0,\"kv_h2o_target_lossy_ratio\":4,\"kv_h2o_trigger_min_tokens\":1,"
-    "\"kv_h2o_block_tokens\":8,\"kv_h2o_sink_tokens\":4,\"kv_h2o_recent_tokens\":8}";
+    "\"kv_h2o_block_tokens\":8,\"kv_h2o_sink_tokens\":4,\"kv_h2o_recent_tokens\":8,\"kv_h2o_evict_unscored\":true}";
 
 /// The words of a child before it was killed: tokens of the commit that it began last, and of the last that returned. The
 /// checker tells what the next child finds, and how many tokens were evicted.
@@ -85,11 +85,12 @@ public:
         return logical;
     }
 
-    /// The tokens of a file, which stay there until the next step.
-    void load(mnnkv_snapshot* file) {
-        OK(mnnkv_snapshot_load(file, session, 0));
+    /// Takes the chat of a file, whose tokens stay there until the next step.
+    mnnkv_status open(const std::string& path) {
+        const mnnkv_status opened = mnnkv_session_open(session, path.c_str());
         std::uint32_t logical = 0;
         OK(mnnkv_session_lengths(session, 0, &logical, &cache.kv_len));
+        return opened;
     }
 
     void step(std::uint32_t count) {
@@ -146,66 +147,44 @@ private:
     std::vector<float> key_, value_;
 };
 
-mnnkv_snapshot_options options(const std::string& path, std::uint32_t access) {
-    mnnkv_snapshot_options options = mnnkv::make<mnnkv_snapshot_options>();
-    options.abi_version = MNNKV_ABI_VERSION;
-    options.path = path.c_str();
-    options.access = access;
-    return options;
-}
-
-/// The child: steps, saves and parks until it is killed.
+/// The child: steps, saves and frees its buffers until it is killed.
 void host(const std::string& path, Told* told) {
     Chat chat;
-    mnnkv_snapshot* file = nullptr;
-    const mnnkv_snapshot_options append = options(path, MNNKV_SNAPSHOT_APPEND);
     if (told->commits > 0) {
-        OK(mnnkv_snapshot_open(&append, &file));
-        chat.load(file);
-    } else {
-        OK(mnnkv_snapshot_create(&append, &file));
+        OK(chat.open(path));
     }
     if (chat.logical() == 0) {
         chat.step(60);
     }
     for (std::uint32_t i = 0; chat.logical() < longest; ++i) {
         chat.step(1 + i % 3);
-        if (i % 7 == 3) {
-            OK(mnnkv_session_park(chat.session, 0, nullptr, &chat.cache, nullptr));
-        }
         if (i % 3 == 0) {
             const std::uint32_t tokens = chat.logical();
             told->begun = tokens;
-            OK(mnnkv_snapshot_append(file, chat.session, 0, nullptr, &chat.cache, nullptr));
-            OK(mnnkv_snapshot_put(file, "tokens", &tokens, sizeof tokens));
-            OK(mnnkv_snapshot_commit(file));
+            OK(mnnkv_session_put(chat.session, "tokens", &tokens, sizeof tokens));
+            OK(mnnkv_session_save(chat.session, path.c_str(), &chat.cache, 1, nullptr));
             told->committed = tokens;
             told->commits = told->commits + 1;
+            if (i % 7 == 3) {
+                OK(chat.open(path));
+            }
         }
     }
-    mnnkv_snapshot_destroy(file);
 }
 
 /// Whether the file has a state, which then must be whole.
 bool check(const std::string& path, Told* told) {
-    mnnkv_snapshot* file = nullptr;
-    const mnnkv_snapshot_options append = options(path, MNNKV_SNAPSHOT_APPEND);
-    const mnnkv_status opened = mnnkv_snapshot_open(&append, &file);
+    Chat chat;
+    const mnnkv_status opened = chat.open(path);
     if (opened != MNNKV_OK) {
-        // Killed while the file was made: it is no snapshot yet, and no commit has returned.
-        must(told->commits == 0 && (opened == MNNKV_CORRUPT || opened == MNNKV_NOT_FOUND), "the file does not open");
+        // Killed while the file was made: no commit has returned.
+        must(told->commits == 0 && opened == MNNKV_NOT_FOUND, "the file does not open");
         return false;
     }
     std::size_t len = 0;
     std::uint32_t tokens = 0;
-    if (mnnkv_snapshot_get(file, "tokens", &tokens, sizeof tokens, &len) == MNNKV_NOT_FOUND) {
-        must(told->commits == 0, "a commit is lost");
-        mnnkv_snapshot_destroy(file);
-        return false;
-    }
+    OK(mnnkv_session_get(chat.session, "tokens", &tokens, sizeof tokens, &len));
     must(tokens == told->committed || tokens == told->begun, "the state is of another commit");
-    Chat chat;
-    chat.load(file);
     must(chat.logical() == tokens, "layer and section are of different commits");
     told->evicted = tokens - chat.cache.kv_len;
     told->begun = told->committed = tokens;
@@ -213,7 +192,6 @@ bool check(const std::string& path, Told* told) {
     chat.step(1);
     chat.step(1);
     chat.check();
-    mnnkv_snapshot_destroy(file);
     return true;
 }
 

@@ -80,11 +80,13 @@ public:
     /// Called before each of the steps that follow.
     void before_steps(std::function<void(chat&)> act) { before_ = std::move(act); }
 
-    /// Goes on in another engine, which loads the chat from a file. Eviction and the types of caches must be the same.
+    /// Goes on in another engine, which loads the chat from a file, or has it already (""). Eviction and the types of caches must
+    /// be the same.
     void restart(const std::string& path, const settings& how) {
+        host_ = mnn_stub::engine(settings());  // closes the file
         host_ = mnn_stub::engine(how);
         how_ = how;
-        ASSERT_TRUE(host_.command("{\"kv_load\": \"" + path + "\"}"));
+        ASSERT_TRUE(path.empty() || host_.command("{\"kv_load\": \"" + path + "\"}"));
     }
 
     /// Becomes another chat, without its engine. Not if outputs are compared with MNN alone.

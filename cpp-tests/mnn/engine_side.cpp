@@ -19,10 +19,10 @@ int main() {
     const std::string load = R"({"kv_load": "chat.kv"})";
     kv_plugin::check_late_keys(host.config, context);
     kv_plugin::reset(meta, context);
-    const bool interrupted = kv_plugin::command(R"({"kv_park": false})", meta, context, prompt);
+    const bool refused = !kv_plugin::command(R"({"kv_park": true})", meta, context, prompt);
     const bool waits = kv_plugin::is_command(load) && kv_plugin::needs_step(load, meta);
     int chunk = 0;
     const kv_plugin::prompt_chunk limit(meta, chunk, 4096);
-    const bool runs = !kv_plugin::needs_step(meta) && !kv_plugin::is_refused(meta) && chunk == 0;
-    return interrupted && waits && runs && host.edits_history() && kv_plugin::metrics(meta).empty() ? 0 : 1;
+    const bool runs = !kv_plugin::needs_step(meta) && !kv_plugin::is_refused(meta, context, prompt) && chunk == 0;
+    return refused && waits && runs && host.edits_history() && kv_plugin::metrics(meta).empty() ? 0 : 1;
 }

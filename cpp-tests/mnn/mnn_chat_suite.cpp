@@ -1,4 +1,4 @@
-// The adapter for MNN: a program parks, saves and loads its chats. The chat judges every step's tokens and output.
+// The adapter for MNN: a program saves and loads its chats. The chat judges every step's tokens and output.
 
 #include "chat.hpp"
 #include "mnnkv_chat.hpp"
@@ -10,13 +10,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <random>
-#include <thread>
 
 namespace {
 
@@ -85,38 +83,28 @@ std::size_t used_bytes(const std::vector<std::uint8_t>& buffer) {
     return buffer.size() - static_cast<std::size_t>(std::count(buffer.begin(), buffer.end(), 0));
 }
 
-void parks(chat& chat) { EXPECT_TRUE(chat.host().command(park)); }
-
-// Parking.
-
-TEST_F(MnnChat, GoesOnAsIfNeverParked) {
-    for (const std::size_t kind : {0, 3, 8}) {
-        SCOPED_TRACE("kind " + std::to_string(kind));
-        chat chat(kinds()[kind]);
-        ASSERT_NO_FATAL_FAILURE(chat.say(150));
-        chat.before_steps(parks);
-        ASSERT_NO_FATAL_FAILURE(live(chat));
-        ASSERT_NO_FATAL_FAILURE(chat.clear());
-        ASSERT_NO_FATAL_FAILURE(chat.say(100)) << "a chat that was parked is cleared";
-        ASSERT_NO_FATAL_FAILURE(chat.decode(3));
-        EXPECT_EQ(lines(mnn_stub::take_log()), "");
-    }
+/// A config with a budget that holds the chats raw, and a file.
+settings bounded(const std::string& file) {
+    return configured(settings(), R"("kv_memory_mb": 64, "kv_memory_file": ")" + file + "\"");
 }
 
-TEST_F(MnnChat, ReturnsTheMemoryOfCachesWhileParked) {
+// Commands.
+
+TEST_F(MnnChat, ReturnsTheMemoryOfCachesWhenTheyAreSavedAndLoaded) {
     for (const settings& how : {configured(settings(), enabled), configured(quantised(14), enabled)}) {
+        const std::string path = fresh_file();
         chat chat(how);
         ASSERT_NO_FATAL_FAILURE(chat.say(2000));
         const std::size_t before = used_bytes(chat.host().buffers(1));
-        ASSERT_TRUE(chat.host().command(park));
+        ASSERT_TRUE(chat.host().command(save_to(path)) && chat.host().command(load_from(path)));
         EXPECT_LT(used_bytes(chat.host().buffers(1)), std::min<std::size_t>(before / 4, 8 * 4096));
-        ASSERT_TRUE(chat.host().command(park)) << "it is parked already";
         ASSERT_NO_FATAL_FAILURE(chat.decode(3));
     }
 }
 
-TEST_F(MnnChat, MendsStepsThatFailBesideParks) {
+TEST_F(MnnChat, MendsStepsThatFailBesideSaves) {
     for (const settings& how : {configured(settings(), enabled), configured(settings(), evicting())}) {
+        const std::string path = fresh_file();
         chat chat(how);
         ASSERT_NO_FATAL_FAILURE(chat.say(150));
         for (const failure at : {failure::before_room, failure::after_append}) {
@@ -125,45 +113,18 @@ TEST_F(MnnChat, MendsStepsThatFailBesideParks) {
                     continue;  // the cache lacks tokens that MNN counts
                 }
                 chat.fail(5, 1, at, counted);
-                ASSERT_TRUE(chat.host().command(park));
+                ASSERT_TRUE(chat.host().command(save_to(path)));
                 ASSERT_NO_FATAL_FAILURE(chat.say(3));
-                ASSERT_TRUE(chat.host().command(park));
+                ASSERT_TRUE(chat.host().command(save_to(path)) && chat.host().command(load_from(path)));
                 chat.fail(5, 0, at, counted);
                 ASSERT_NO_FATAL_FAILURE(chat.say(3));
             }
         }
-        const std::string path = fresh_file();
         chat.fail(5, 1, failure::after_append, false);
         ASSERT_TRUE(chat.host().command(save_to(path)));
         ASSERT_NO_FATAL_FAILURE(chat.restart(path, how)) << "without the tokens of the failed step";
         ASSERT_NO_FATAL_FAILURE(chat.say(3));
     }
-}
-
-TEST_F(MnnChat, IsInterruptedFromAnotherThread) {
-    const std::string path = fresh_file();
-    chat chat(configured(settings(), enabled));
-    std::atomic<bool> ends{false};
-    std::thread messages([&] {
-        while (!ends) {
-            EXPECT_TRUE(chat.host().command(R"({"kv_park": false})"));
-        }
-    });
-    // The first step makes the session, and the command may come meanwhile.
-    ASSERT_NO_FATAL_FAILURE(chat.say(2000));
-    int interrupted = 0;
-    for (int turn = 0; turn < 100 && interrupted < 4; ++turn) {
-        interrupted += chat.host().command(turn % 2 == 0 ? R"({"kv_park": 9})" : save_to(path)) ? 0 : 1;
-        ASSERT_NO_FATAL_FAILURE(chat.say(2));
-    }
-    EXPECT_EQ(interrupted, 4);
-    ends = true;
-    messages.join();
-    EXPECT_TRUE(chat.host().command(R"({"kv_park": false})")) << "nothing runs, and nothing happens";
-    EXPECT_TRUE(chat.host().command(park));
-    EXPECT_TRUE(chat.host().command(save_to(path)));
-    ASSERT_NO_FATAL_FAILURE(chat.decode(2));
-    EXPECT_EQ(lines(mnn_stub::take_log()), "");
 }
 
 TEST_F(MnnChat, SaysWhyACommandIsRefused) {
@@ -180,10 +141,13 @@ TEST_F(MnnChat, SaysWhyACommandIsRefused) {
               "the model is loaded with\n");
     EXPECT_EQ(refusal(fresh, park),
               "error: mnn-kv: kv_park, kv_save, kv_load and kv_trim_mb need a model that has made a step on the CPU\n");
-    for (const char* effort : {"0", "10", "2.5", "-1", "\"9\"", "null", "nan"}) {
-        EXPECT_EQ(refusal(running, std::string(R"({"kv_park": )") + effort + "}"),
-                  std::string("error: mnn-kv: kv_park is ") + effort + "; true, false or 1 to 9 expected\n");
+    for (const char* value : {"false", "1", "\"true\"", "null"}) {
+        EXPECT_EQ(refusal(running, std::string(R"({"kv_park": )") + value + "}"),
+                  std::string("error: mnn-kv: kv_park is ") + value + "; true expected\n");
     }
+    EXPECT_EQ(refusal(running, park),
+              "mnn-kv: the chat is not parked: it has no kv_memory_mb, or no file that blocks can go to; kv_save, and then "
+              "kv_load of the same file, return the memory of its cache\n");
     for (const char* path : {"\"\"", "7", "true", R"("a\u0041")"}) {
         EXPECT_NE(refusal(running, std::string(R"({"kv_save": )") + path + "}"), "") << path;
     }
@@ -198,7 +162,6 @@ TEST_F(MnnChat, SaysWhyACommandIsRefused) {
               "kv_load and kv_trim_mb are the commands\n");
     running.host().context().status = mnn_stub::llm_status::NOT_LOADED;
     EXPECT_EQ(refusal(running, R"({"kv_h2o_enable": true})"), "") << "before load keys have an effect";
-    EXPECT_TRUE(running.host().command(R"({"kv_park": 9})"));
     ASSERT_NO_FATAL_FAILURE(running.decode(2));
 }
 
@@ -210,25 +173,27 @@ struct program {
 };
 
 TEST_F(MnnChat, HasAFunctionForEachCommand) {
-    chat chat(configured(settings(), R"("kv_memory_mb": 64)"));
+    chat chat(bounded(fresh_file()));
     program llm{chat};
     ASSERT_NO_FATAL_FAILURE(chat.say(50));
     const std::string path = fresh_file() + "\"quoted\"";
+    EXPECT_TRUE(mnnkv_mnn::park(llm));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(2));
     EXPECT_TRUE(mnnkv_mnn::save_chat(llm, path));
     EXPECT_TRUE(std::ifstream(path).good());
-    EXPECT_TRUE(mnnkv_mnn::park(llm) && mnnkv_mnn::park(llm, 9) && mnnkv_mnn::interrupt(llm));
+    EXPECT_TRUE(mnnkv_mnn::park(llm));
     ASSERT_NO_FATAL_FAILURE(chat.decode(2));
     EXPECT_EQ(mnnkv_mnn::metrics(llm), chat.host().metrics());
-    EXPECT_TRUE(mnnkv_mnn::load_chat(llm, path));
     EXPECT_TRUE(mnnkv_mnn::save_chat(llm, path, true));
+    EXPECT_TRUE(mnnkv_mnn::load_chat(llm, path));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(2));
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
     EXPECT_EQ(std::remove(path.c_str()), 0);
-    EXPECT_FALSE(mnnkv_mnn::load_chat(llm, path));
-    EXPECT_FALSE(mnnkv_mnn::park(llm, 10));
+    EXPECT_FALSE(mnnkv_mnn::load_chat(llm, path + "2"));
     support::chat refused(configured(settings(), R"("kv_memory_mb": {"}": "\\"})"));
     program off{refused};
     EXPECT_EQ(mnnkv_mnn::metrics(off), refused.host().metrics());
     EXPECT_NE(mnnkv_mnn::metrics(off).find("\"state\":\"off\""), std::string::npos);
-    EXPECT_NE(lines(mnn_stub::take_log()).find("kv_park is 10"), std::string::npos);
 }
 
 TEST_F(MnnChat, TrimsABudgetAndNothingElse) {
@@ -271,15 +236,12 @@ TEST_F(MnnChat, GoesOnAsIfNeverSavedAndLoaded) {
         ASSERT_NO_FATAL_FAILURE(chat.say(150));
         chat.before_steps([&](support::chat& of) {
             const unsigned what = random() % 8;
-            if (what == 0 || what == 1) {
-                EXPECT_TRUE(of.host().command(park));
-            }
-            if (what != 0 && what < 5) {
+            if (what < 5) {
                 EXPECT_TRUE(of.host().command(save_to(path)));
             }
-            if (what == 2) {
+            if (what == 0 || what == 2) {
                 EXPECT_TRUE(of.host().command(load_from(path))) << "what was saved just now";
-                EXPECT_TRUE(of.host().command(what % 2 == 0 ? save_to(path) : park)) << "still in the file";
+                EXPECT_TRUE(of.host().command(save_to(what == 0 ? path : fresh_file()))) << "still in the file";
             }
             if (what == 1 || what == 3) {
                 ASSERT_NO_FATAL_FAILURE(of.restart(path, how));
@@ -301,7 +263,7 @@ TEST_F(MnnChat, RestoresWhatMnnHasOfAChat) {
     saved.context().all_seq_len = 7;
     saved.context().history_tokens = {5, -1, 1 << 30};
     saved.prompt() = std::string("a\0\xFF text", 8);
-    ASSERT_TRUE(saved.command(save_to(path)));
+    ASSERT_TRUE(saved.command(save_to(path)) && saved.command(save_to(fresh_file())));
     ASSERT_TRUE(loaded.command(load_from(path)));
     EXPECT_EQ(loaded.previous(), 3u);
     EXPECT_EQ(loaded.context().all_seq_len, 7);
@@ -316,8 +278,12 @@ TEST_F(MnnChat, TakesTheChatsOfOneProcessInTurn) {
         ASSERT_NO_FATAL_FAILURE(first.say(200));
         ASSERT_NO_FATAL_FAILURE(second.say(90));
         ASSERT_NO_FATAL_FAILURE(second.decode(9));
-        ASSERT_TRUE(first.host().command(save_to(files[0])));
-        ASSERT_TRUE(second.host().command(save_to(files[1])));
+        for (chat* of : {&first, &second}) {
+            ASSERT_TRUE(of->host().command(save_to(files[of == &first ? 0 : 1])));
+            EXPECT_FALSE(both.host().command(load_from(files[of == &first ? 0 : 1])));
+            EXPECT_NE(lines(mnn_stub::take_log()).find("is open already, in this process or another"), std::string::npos);
+            ASSERT_TRUE(of->host().command(save_to(fresh_file()))) << "another file is its own";
+        }
         for (int turn = 0; turn < 3; ++turn) {
             for (chat* of : {&first, &second}) {
                 const std::string& path = files[of == &first ? 0 : 1];
@@ -341,7 +307,7 @@ TEST_F(MnnChat, SaysWhyAFileIsRefusedAndKeepsTheChat) {
     chat saved(how), loaded(how);
     ASSERT_NO_FATAL_FAILURE(saved.say(200));
     ASSERT_NO_FATAL_FAILURE(loaded.say(100));
-    ASSERT_TRUE(saved.host().command(save_to(path)));
+    ASSERT_TRUE(saved.host().command(save_to(path)) && saved.host().command(save_to(fresh_file())));
 
     const auto refusal = [&](chat& chat, const std::string& command) {
         EXPECT_FALSE(chat.host().command(command)) << command;
@@ -359,12 +325,11 @@ TEST_F(MnnChat, SaysWhyAFileIsRefusedAndKeepsTheChat) {
     EXPECT_NE(refusal(loaded, save_to(testing::TempDir())).find("it is a folder, not a file"), std::string::npos);
     settings other = how;
     other.layers = 3;
-    EXPECT_NE(refused_by(other).find(" has 2 layers, the model 3"), std::string::npos);
+    const std::string stale = path + " is of another model, attention_mode or precision: llm_model";
+    EXPECT_NE(refused_by(other).find(stale), std::string::npos);
     other = how.in_mode(14);
     other.head_dim = 64;
-    EXPECT_NE(refused_by(other).find("the file has K f32 and V f32 of 2 heads of 12, the model K TQ4 and V TQ4 of 2 heads "
-                                         "of 64 in layer 0: attention_mode and precision must be"),
-              std::string::npos);
+    EXPECT_NE(refused_by(other).find(stale), std::string::npos);
     other = how;
     other.config = R"({"kv_chat_enable": true, "layer_nums": 24})";
     chat hybrid(other);
@@ -373,9 +338,7 @@ TEST_F(MnnChat, SaysWhyAFileIsRefusedAndKeepsTheChat) {
     EXPECT_EQ(bytes_of(missing), "");
 
     std::ofstream(model) << "another model";
-    for (const std::string& command : {load_from(path), save_to(path)}) {
-        EXPECT_NE(refusal(loaded, command).find(path + " is of another model"), std::string::npos);
-    }
+    EXPECT_NE(refused_by(how).find(stale), std::string::npos);
     chat empty(how);
     ASSERT_NO_FATAL_FAILURE(empty.say(20));
     ASSERT_NO_FATAL_FAILURE(empty.clear());
@@ -393,7 +356,7 @@ void flip(const std::string& path, std::size_t at) {
 }
 
 TEST_F(MnnChat, LoadsNoFileWithADamagedToken) {
-    const std::string path = fresh_file(), damaged = fresh_file();
+    const std::string path = fresh_file();
     const settings how = configured(settings(), enabled);
     chat saved(how), loaded(how);
     ASSERT_NO_FATAL_FAILURE(saved.say(300));
@@ -402,6 +365,7 @@ TEST_F(MnnChat, LoadsNoFileWithADamagedToken) {
     const std::string bytes = bytes_of(path);
     int refused = 0;
     for (std::size_t at = bytes.size() / 8; at < bytes.size(); at += bytes.size() / 41) {
+        const std::string damaged = fresh_file();
         std::ofstream(damaged, std::ios::binary) << bytes;
         flip(damaged, at);
         if (!loaded.host().command(load_from(damaged))) {
@@ -432,10 +396,8 @@ TEST_F(MnnChat, SavesNoChatThatCannotBeRead) {
     const std::string why = lines(mnn_stub::take_log());
     EXPECT_NE(why.find("layer "), std::string::npos) << why;
     EXPECT_EQ(why.find("layer "), why.rfind("layer ")) << why;
-    for (const std::string& to : {other, path}) {
-        EXPECT_FALSE(chat.host().command(save_to(to)));
-        EXPECT_NE(lines(mnn_stub::take_log()).find("mnn-kv: the chat is not saved: layer "), std::string::npos);
-    }
+    EXPECT_FALSE(chat.host().command(save_to(other)));
+    EXPECT_NE(lines(mnn_stub::take_log()).find("mnn-kv: the chat is not saved: raw tokens"), std::string::npos);
     EXPECT_EQ(bytes_of(other), "");
     EXPECT_TRUE(chat.host().command(load_from(good)));
     EXPECT_EQ(chat.host().context().status, mnn_stub::llm_status::RUNNING);
@@ -449,7 +411,8 @@ TEST_F(MnnChat, SavesNoChatThatCannotBeRead) {
 }
 
 TEST_F(MnnChat, GivesBackTheDiskThatAFailedSaveTook) {
-    const std::string path = fresh_file();
+    const std::string path = fresh_file(), other = fresh_file();
+    std::ofstream(other) << "another chat";
     chat chat(configured(settings(), enabled));
     ASSERT_NO_FATAL_FAILURE(chat.say(300));
     ASSERT_TRUE(chat.host().command(save_to(path)));
@@ -462,6 +425,8 @@ TEST_F(MnnChat, GivesBackTheDiskThatAFailedSaveTook) {
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
     EXPECT_FALSE(chat.host().command(save_to(path)));
     EXPECT_TRUE(bytes_of(path) == before);
+    EXPECT_FALSE(chat.host().command(R"({"kv_overwrite": true, "kv_save": ")" + other + "\"}"));
+    EXPECT_EQ(bytes_of(other), "another chat");
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
     std::signal(SIGXFSZ, handler);
     EXPECT_NE(lines(mnn_stub::take_log()).find("mnn-kv: the chat is not saved: "), std::string::npos);
@@ -469,78 +434,143 @@ TEST_F(MnnChat, GivesBackTheDiskThatAFailedSaveTook) {
     ASSERT_NO_FATAL_FAILURE(chat.decode(2));
 }
 
+/// The type of what is at a path itself, as S_IFMT has it; 0: nothing is there.
+mode_t type_of(const std::string& path) {
+    struct stat found;
+    return lstat(path.c_str(), &found) == 0 ? found.st_mode & S_IFMT : 0;
+}
+
 TEST_F(MnnChat, OverwritesNoOtherChatWithoutKvOverwrite) {
-    const std::string path = fresh_file(), own = fresh_file();
+    const std::string path = fresh_file();
     const std::string overwrite = R"({"kv_overwrite": true, "kv_save": ")" + path + "\"}";
+    const std::string hint = "; \"kv_overwrite\": true beside kv_save replaces it\n";
     const settings how = configured(settings(), evicting());
     chat first(how), second(how);
     ASSERT_NO_FATAL_FAILURE(first.say(60));
     ASSERT_NO_FATAL_FAILURE(second.say(60));
-    ASSERT_TRUE(first.host().command(save_to(path)));
+    second.host().context().history_tokens[0] = -1;
+    // Saves to the path, and then to another one, so that the path is no one's own.
+    const auto saved = [&](chat& chat, const std::string& command) {
+        return chat.host().command(command) && chat.host().command(save_to(fresh_file()));
+    };
     const auto refused = [&](chat& chat, const std::string& why) {
         const std::string before = bytes_of(path);
         EXPECT_FALSE(chat.host().command(save_to(path)));
-        EXPECT_NE(lines(mnn_stub::take_log()).find("mnn-kv: the chat is not saved: " + path + why), std::string::npos);
+        EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: the chat is not saved: " + path + why);
         EXPECT_TRUE(bytes_of(path) == before);
         EXPECT_NO_FATAL_FAILURE(chat.decode(1));
     };
-    second.host().context().history_tokens[0] = -1;
+    ASSERT_TRUE(first.host().command(save_to(path)));
+    refused(second, " is open already, in this process or another\n");
     ASSERT_NO_FATAL_FAILURE(first.edit(20));
     ASSERT_NO_FATAL_FAILURE(first.decode(1));
-    ASSERT_TRUE(first.host().command(save_to(path))) << "its own";
-    refused(second, " holds another chat");
-    EXPECT_TRUE(second.host().command(overwrite));
-    refused(first, " was saved by another chat since");
-    EXPECT_TRUE(first.host().command(overwrite));
-    EXPECT_TRUE(first.host().command(save_to(path)));
-    EXPECT_TRUE(second.host().command(save_to(own)));
+    ASSERT_TRUE(saved(first, save_to(path))) << "its own";
+    refused(second, " holds another chat" + hint);
+    EXPECT_TRUE(saved(second, overwrite));
+    refused(first, " was saved by another chat since" + hint);
+    EXPECT_TRUE(saved(first, overwrite));
+    EXPECT_TRUE(saved(first, save_to(path)));
     EXPECT_TRUE(second.host().command(load_from(path)));
     ASSERT_NO_FATAL_FAILURE(second.become(first));
     ASSERT_NO_FATAL_FAILURE(second.decode(1));
-    EXPECT_TRUE(second.host().command(save_to(path))) << "it goes on with the chat of the file";
-    refused(first, " was saved by another chat since");
+    EXPECT_TRUE(saved(second, save_to(path))) << "it goes on with the chat of the file";
+    refused(first, " was saved by another chat since" + hint);
     for (const bool resets : {true, false}) {
-        EXPECT_TRUE(first.host().command(overwrite));
+        EXPECT_TRUE(saved(first, overwrite));
         const std::vector<int> tokens = first.host().context().history_tokens;
         ASSERT_NO_FATAL_FAILURE(first.clear());
         if (resets) {
             first.host().reset();
         }
         ASSERT_NO_FATAL_FAILURE(first.say(30));
-        refused(first, " holds another chat");
+        refused(first, " holds another chat" + hint);
         first.host().context().history_tokens = tokens;
-        EXPECT_TRUE(first.host().command(save_to(path))) << "the same messages, computed anew";
+        EXPECT_TRUE(saved(first, save_to(path))) << "the same messages, computed anew";
     }
-    flip(path, bytes_of(path).size() / 2);
-    EXPECT_TRUE(first.host().command(save_to(path))) << "with damaged tokens, which the cache has";
+    std::ofstream(path, std::ios::binary) << "no chat";
+    EXPECT_FALSE(first.host().command(save_to(path)));
+    EXPECT_NE(lines(mnn_stub::take_log()).find(hint), std::string::npos);
+    EXPECT_TRUE(saved(first, overwrite));
     EXPECT_TRUE(second.host().command(load_from(path)));
-    mnn_stub::take_log();
-    for (const char* const text : {"no chat", ""}) {
-        std::ofstream(path, std::ios::binary) << text;
-        EXPECT_FALSE(first.host().command(save_to(path)));
-        EXPECT_NE(lines(mnn_stub::take_log()).find("; \"kv_overwrite\": true beside kv_save replaces it\n"), std::string::npos);
-    }
-    EXPECT_TRUE(first.host().command(overwrite));
-    EXPECT_TRUE(second.host().command(load_from(path)));
+    EXPECT_EQ(type_of(path + ".old"), 0u);
 }
 
 TEST_F(MnnChat, SaysThatASaveWasNotFinished) {
     const std::string path = fresh_file(), killed = fresh_file();
-    chat chat(configured(settings(), enabled));
-    {
-        mnnkv_host::chat_file file;
-        ASSERT_TRUE(file.open_to_save(path, mnnkv_host::fingerprint_of({})));
-        std::ofstream(killed, std::ios::binary) << bytes_of(path);
-    }
+    chat chat(bounded(path));
+    std::ofstream(killed, std::ios::binary) << bytes_of(path);
     EXPECT_FALSE(chat.host().command(load_from(killed)));
-    EXPECT_EQ(lines(mnn_stub::take_log()),
-              "mnn-kv: the chat is not loaded: " + killed + ": the file has no finished save\n");
+    EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: the chat is not loaded: no chat was saved in " + killed + " yet\n");
+    ASSERT_NO_FATAL_FAILURE(chat.say(20));
+    EXPECT_TRUE(chat.host().command(save_to(killed))) << "it has no chat that would be lost";
 }
 
-/// The type of what is at a path itself, as S_IFMT has it; 0: nothing is there.
-mode_t type_of(const std::string& path) {
-    struct stat found;
-    return lstat(path.c_str(), &found) == 0 ? found.st_mode & S_IFMT : 0;
+TEST_F(MnnChat, GoesOnWithTheChatOfItsFileWhenItIsLoaded) {
+    const std::string path = fresh_file(), model = fresh_file();
+    settings how = bounded(path);
+    how.model_files = {model};
+    chat chat(how);
+    ASSERT_NO_FATAL_FAILURE(chat.say(150));
+    for (int turn = 0; turn < 2; ++turn) {
+        chat.host().prompt() = "a text";
+        ASSERT_TRUE(chat.host().command(save_to(path)));
+        const std::vector<int> tokens = chat.host().context().history_tokens;
+        ASSERT_NO_FATAL_FAILURE(chat.restart("", how));
+        EXPECT_EQ(chat.host().context().history_tokens, tokens);
+        EXPECT_EQ(chat.host().prompt(), "a text");
+        ASSERT_NO_FATAL_FAILURE(chat.decode(3));
+    }
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    ASSERT_TRUE(chat.host().command(save_to(path)));
+    const std::string bytes = bytes_of(path);
+    const std::string refused = "mnn-kv: the chat is not saved: " + path + " holds another chat; \"kv_overwrite\": true beside "
+                                "kv_save replaces it\n";
+
+    // Another prompt.
+    ASSERT_NO_FATAL_FAILURE(chat.restart("", how));
+    chat.host().reset();
+    ASSERT_NO_FATAL_FAILURE(chat.clear());
+    ASSERT_NO_FATAL_FAILURE(chat.say(40));
+    EXPECT_EQ(lines(mnn_stub::take_log()),
+              "mnn-kv: the chat of kv_memory_file does not go on, since another one begins; it stays in " + path + "\n");
+    EXPECT_FALSE(chat.host().command(save_to(path)));
+    EXPECT_EQ(lines(mnn_stub::take_log()), refused);
+    EXPECT_TRUE(chat.host().command(save_to(fresh_file())));
+    EXPECT_TRUE(bytes_of(path) == bytes);
+
+    // A model with the same file, one of another model, and a file that is damaged.
+    support::chat one(how), two(how);
+    const std::string busy = lines(mnn_stub::take_log());
+    EXPECT_NE(busy.find("is open already, in this process or another"), std::string::npos) << busy;
+    EXPECT_EQ(busy.find('\n'), busy.size() - 1) << busy;
+    ASSERT_NO_FATAL_FAILURE(two.say(40));
+    one.host() = mnn_stub::engine(settings());
+    EXPECT_TRUE(bytes_of(path) == bytes);
+    const std::string damaged = fresh_file();
+    std::ofstream(damaged, std::ios::binary) << bytes;
+    flip(damaged, bytes.size() / 2);
+    const std::string before = bytes_of(damaged);
+    settings how_damaged = bounded(damaged);
+    how_damaged.model_files = {model};
+    support::chat three(how_damaged);
+    const std::string refusal = lines(mnn_stub::take_log());
+    EXPECT_EQ(refusal.find("mnn-kv: the chat of kv_memory_file does not go on, and stays there: layer "), 0u) << refusal;
+    ASSERT_NO_FATAL_FAILURE(three.say(40));
+    three.host() = mnn_stub::engine(settings());
+    EXPECT_TRUE(bytes_of(damaged) == before);
+    std::ofstream(model) << "another model";
+    support::chat other(how);
+    const std::string log = lines(mnn_stub::take_log());
+    EXPECT_NE(log.find(path + " is for another fingerprint"), std::string::npos) << log;
+    EXPECT_EQ(log.find('\n'), log.size() - 1) << log;
+    ASSERT_NO_FATAL_FAILURE(other.say(40));
+    EXPECT_FALSE(other.host().command(save_to(path)));
+    EXPECT_EQ(lines(mnn_stub::take_log()), refused);
+    EXPECT_TRUE(bytes_of(path) == bytes);
+    EXPECT_TRUE(other.host().command(R"({"kv_overwrite": true, "kv_save": ")" + path + "\"}"));
+    ASSERT_NO_FATAL_FAILURE(other.restart("", how));
+    ASSERT_NO_FATAL_FAILURE(other.decode(2));
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
 }
 
 void make_socket(const std::string& path) {
@@ -577,20 +607,21 @@ TEST_F(MnnChat, OverwritesNothingThatIsNoRegularFile) {
     refused(folder, folder, "a folder", S_IFDIR);
     refused(nowhere, nowhere, "a symbolic link to nothing", S_IFLNK);
     for (const std::string& path : {pipe, socket, folder, nowhere}) {
-        EXPECT_EQ(type_of(path + ".part"), 0u) << "nothing is left beside " << path;
+        EXPECT_EQ(type_of(path + ".old"), 0u) << "nothing is left beside " << path;
     }
 
-    const std::string path = fresh_file(), part = path + ".part";
-    ASSERT_EQ(mkfifo(part.c_str(), 0600), 0);
-    refused(path, part, "a pipe", S_IFIFO);
-    EXPECT_EQ(type_of(path), 0u);
-    ASSERT_EQ(std::remove(part.c_str()), 0);
-    ASSERT_EQ(mkdir(part.c_str(), 0700), 0);
-    refused(path, part, "a folder", S_IFDIR);
-    ASSERT_EQ(std::remove(part.c_str()), 0);
-    std::ofstream(part, std::ios::binary) << "of a save that was killed";
+    const std::string path = fresh_file(), old = path + ".old";
+    std::ofstream(path, std::ios::binary) << "kept";
+    ASSERT_EQ(mkfifo(old.c_str(), 0600), 0);
+    refused(path, old, "a pipe", S_IFIFO);
+    ASSERT_EQ(std::remove(old.c_str()), 0);
+    ASSERT_EQ(mkdir(old.c_str(), 0700), 0);
+    refused(path, old, "a folder", S_IFDIR);
+    ASSERT_EQ(std::remove(old.c_str()), 0);
+    EXPECT_EQ(bytes_of(path), "kept");
+    std::ofstream(old, std::ios::binary) << "of a save that was killed";
     EXPECT_TRUE(chat.host().command(overwrite(path)));
-    EXPECT_EQ(type_of(part), 0u);
+    EXPECT_EQ(type_of(old), 0u);
     EXPECT_TRUE(chat.host().command(load_from(path)));
 
     const std::string target = fresh_file(), link = fresh_file();

@@ -304,7 +304,7 @@ engine::engine(const settings& how) : parts_(new parts()) {
             forward({{-2, 0}, {-1, 1}}, -1, failure::none, false);
             reset();
         }
-        parts_->is_loaded = !kv_plugin::is_refused(meta);
+        parts_->is_loaded = !kv_plugin::is_refused(meta, parts_->context, parts_->prompt);
     }
 }
 

@@ -66,25 +66,7 @@ TEST_P(fork_suite, a_child_destroys_a_session_of_its_parent) {
 }
 
 TEST(ForkedFiles, AChildLeavesFilesOfItsParentAsTheyAre) {
-    const std::string path = temp_path("fork.chat"), blocks = temp_path("fork.blocks");
-    mnnkv_snapshot_options options = mnnkv::make<mnnkv_snapshot_options>();
-    options.path = path.c_str();
-    options.access = MNNKV_SNAPSHOT_APPEND;
-    mnnkv::snapshot file, other;
-    ASSERT_TRUE(ok(file.create(options).code()));
-    const std::string one(3000, '1'), two(3000, '2');
-    ASSERT_TRUE(ok(file.put("one", one.data(), one.size()).code()) && ok(file.commit().code()));
-    ASSERT_TRUE(ok(file.put("two", two.data(), two.size()).code()));
-    expect_silent_end(in_child([&] { file.reset(); }));
-    EXPECT_EQ(other.open(options).code(), MNNKV_BUSY) << "the parent still has its lock";
-    ASSERT_TRUE(ok(file.commit().code()));
-    file.reset();
-    ASSERT_TRUE(ok(file.open(options).code()));
-    std::vector<char> found;
-    EXPECT_TRUE(ok(file.section("two", found).code()) && std::string(found.begin(), found.end()) == two);
-    file.reset();
-    std::remove(path.c_str());
-
+    const std::string blocks = temp_path("fork.blocks");
     SEEDED_DICE(random, 1704);
     mnnkv_session_options how = mnnkv::make<mnnkv_session_options>();
     const std::string config = "{\"kv_memory_bytes\": 900000, \"kv_memory_file\": \"" + blocks + "\"}";
@@ -92,7 +74,6 @@ TEST(ForkedFiles, AChildLeavesFilesOfItsParentAsTheyAre) {
     how.config_json = config.data();
     how.config_len = config.size();
     mnnkv::session session;
-    ASSERT_TRUE(ok(session.create(how).code()));
     const mnnkv_layout layout = make_layout(pack_modes[7], 2, 64, 4096, 64);
     const packed_model model(layout);
     bytes key(model.key_bytes()), value(model.value_bytes());
@@ -100,16 +81,37 @@ TEST(ForkedFiles, AChildLeavesFilesOfItsParentAsTheyAre) {
     cache.layout = &layout;
     cache.key = key.data();
     cache.value = value.data();
-    for (int step = 0; step < 200; ++step) {
-        ASSERT_TRUE(ok(session.begin(0, cache).code()));
-        cache.kv_len += 64;
-        ASSERT_TRUE(ok(session.end(0, 4, 0, cache).code()));
+    const auto steps = [&](int count) {
+        for (int step = 0; step < count; ++step) {
+            ASSERT_TRUE(ok(session.begin(0, cache).code()));
+            cache.kv_len += 64;
+            ASSERT_TRUE(ok(session.end(0, 4, 0, cache).code()));
+        }
+    };
+    for (const bool is_saved : {false, true}) {
+        ASSERT_TRUE(ok(session.create(how).code()));
+        cache.kv_len = 0;
+        ASSERT_NO_FATAL_FAILURE(steps(200));
+        ASSERT_EQ(::access(blocks.c_str(), F_OK), 0) << "blocks are in the file";
+        if (is_saved) {
+            ASSERT_TRUE(ok(session.save(nullptr, &cache, 1).code()));
+            ASSERT_NO_FATAL_FAILURE(steps(20));
+        }
+        expect_silent_end(in_child([&] { session.reset(); }));
+        EXPECT_EQ(::access(blocks.c_str(), F_OK), 0);
+        mnnkv::session other;
+        how.config_json = "{\"kv_memory_mb\": 1}";
+        how.config_len = 19;
+        ASSERT_TRUE(ok(other.create(how).code()));
+        EXPECT_TRUE(answers(other.open(blocks.c_str()).code(), MNNKV_BUSY)) << "the parent still has its lock";
+        ASSERT_NO_FATAL_FAILURE(steps(2));
+        session.reset();
+        EXPECT_EQ(::access(blocks.c_str(), F_OK) == 0, is_saved) << "the file of a chat that was not saved goes with it";
+        EXPECT_TRUE(answers(other.open(blocks.c_str()).code(), is_saved ? MNNKV_OK : MNNKV_NOT_FOUND));
+        how.config_json = config.data();
+        how.config_len = config.size();
     }
-    ASSERT_EQ(::access(blocks.c_str(), F_OK), 0) << "blocks are in the file";
-    expect_silent_end(in_child([&] { session.reset(); }));
-    EXPECT_EQ(::access(blocks.c_str(), F_OK), 0);
-    session.reset();
-    EXPECT_NE(::access(blocks.c_str(), F_OK), 0);
+    std::remove(blocks.c_str());
 }
 
 TEST_P(fork_suite, a_child_has_workers_of_its_own_while_its_parent_has_some) {

@@ -36,6 +36,11 @@ public:
             options.config_json = config.data();
             options.config_len = config.size();
             options.attends = 1;  // Engine::attention calls attend
+#if STEP >= 4
+            // Engine::Engine: its files are of this model alone. Of real weights a hash, and how keys are rotated
+            options.fingerprint = &model.seed;
+            options.fingerprint_len = sizeof model.seed;
+#endif
             ok(session_.create(options));
         }
 #endif
@@ -125,34 +130,27 @@ public:
 #endif
 
 #if STEP >= 4
-    // Engine::chat_file: a file that only this model opens
-    mnnkv_snapshot_options chat_file(const char* path) const {
-        mnnkv_snapshot_options options = mnnkv::make<mnnkv_snapshot_options>();
-        options.path = path;
-        options.fingerprint = &model_.seed;  // of real weights a hash, and how keys are rotated
-        options.fingerprint_len = sizeof model_.seed;
-        options.access = MNNKV_SNAPSHOT_APPEND;
-        return options;
-    }
-
-    // Engine::save: all that the chat needs to go on, in one commit. False: open the file again before the next
-    bool save(mnnkv::snapshot& file) {
-        bool done = true;
-        for (std::uint32_t layer = 0; layer < layers; ++layer) {
-            mnnkv_cache view = caches_[layer].view();
-            done = done && ok(file.append(session_, layer, nullptr, view));
-        }
+    // Engine::save: all that the chat needs to go on, in one commit. False: the last one stands
+    bool save(const std::string& path) {
         Tokens state(1, next_);
         state.insert(state.end(), chat.begin(), chat.end());
         state.insert(state.end(), places_.begin(), places_.end());
-        return done && ok(file.put("engine", state.data(), state.size() * sizeof state[0])) && ok(file.commit());
+        mnnkv_cache views[layers];
+        for (std::uint32_t layer = 0; layer < layers; ++layer) {
+            views[layer] = caches_[layer].view();
+        }
+        return ok(session_.put("engine", state.data(), state.size() * sizeof state[0])) &&
+               ok(session_.save(path.c_str(), views, layers));
     }
 
-    // Engine::load: in place of the chat. False: the chat is as before
-    bool load(const mnnkv::snapshot& file) {
+    // Engine::load: in place of the chat, which stays where the file is refused
+    bool load(const std::string& path) {
         std::vector<char> bytes;
-        error = "the file is not one of this engine";
-        if (!ok(file.section("engine", bytes)) || bytes.size() / sizeof(Token) % 2 == 0 || !ok(file.load(session_))) {
+        if (!ok(session_.open(path.c_str()))) {
+            return false;
+        }
+        if (!ok(session_.get("engine", bytes))) {  // damaged
+            clear();
             return false;
         }
         Tokens state(bytes.size() / sizeof(Token));
@@ -329,7 +327,7 @@ private:
         first = std::min(first, length);  // a step that failed may not have reached this layer
         behind = std::min(behind, length);
         const std::int32_t pairs[] = {0, std::int32_t(first), std::int32_t(behind), std::int32_t(length - behind)};
-        if (!room(cache, cache.length)) {  // a layer that was parked or loaded has none
+        if (!room(cache, cache.length)) {  // a layer that was loaded has none
             return false;
         }
         mnnkv_cache view = cache.view();

@@ -17,7 +17,6 @@
 #define MNNKV_LOAD_H
 
 #include "session.h"
-#include "snapshot.h"
 #include "layout.h"
 #include "h2o.h"
 #include "store.h"
@@ -187,19 +186,12 @@ static struct mnnkv_functions {
             size_t pairs_cap, size_t *n_pairs);
     mnnkv_status (*session_pin)(mnnkv_session *session, uint32_t first, uint32_t count, uint32_t on);
     mnnkv_status (*session_trim)(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
+    mnnkv_status (*session_put)(mnnkv_session *session, const char *name, const void *bytes, size_t len);
+    mnnkv_status (*session_get)(const mnnkv_session *session, const char *name, void *out, size_t cap, size_t *len);
+    mnnkv_status (*session_save)(mnnkv_session *session, const char *path, const mnnkv_cache *caches, uint32_t layers,
+            uint64_t *written);
+    mnnkv_status (*session_open)(mnnkv_session *session, const char *path);
     mnnkv_status (*session_report)(const mnnkv_session *session, char *text, size_t cap, size_t *len);
-    mnnkv_status (*session_park)(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options, mnnkv_cache *cache,
-            mnnkv_parked *parked);
-    mnnkv_status (*session_interrupt)(const mnnkv_session *session, uint32_t interrupted);
-    mnnkv_status (*snapshot_create)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
-    mnnkv_status (*snapshot_open)(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
-    void (*snapshot_destroy)(mnnkv_snapshot *snapshot);
-    mnnkv_status (*snapshot_commit)(mnnkv_snapshot *snapshot);
-    mnnkv_status (*snapshot_put)(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len);
-    mnnkv_status (*snapshot_get)(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
-    mnnkv_status (*snapshot_append)(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer,
-            const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written);
-    mnnkv_status (*snapshot_load)(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
     mnnkv_status (*kv_gather)(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin, uint32_t count,
             void *key_out, void *value_out, size_t cap_each);
     mnnkv_status (*kv_scatter)(const mnnkv_layout *layout, const void *key_in, const void *value_in, size_t len_each,
@@ -258,17 +250,11 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_positions",
     "mnnkv_session_pin",
     "mnnkv_session_trim",
+    "mnnkv_session_put",
+    "mnnkv_session_get",
+    "mnnkv_session_save",
+    "mnnkv_session_open",
     "mnnkv_session_report",
-    "mnnkv_session_park",
-    "mnnkv_session_interrupt",
-    "mnnkv_snapshot_create",
-    "mnnkv_snapshot_open",
-    "mnnkv_snapshot_destroy",
-    "mnnkv_snapshot_commit",
-    "mnnkv_snapshot_put",
-    "mnnkv_snapshot_get",
-    "mnnkv_snapshot_append",
-    "mnnkv_snapshot_load",
     "mnnkv_kv_gather",
     "mnnkv_kv_scatter",
     "mnnkv_kv_move",
@@ -381,54 +367,26 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_trim(mnnkv_session *session, uint64
     return mnnkv_loaded.session_trim ? mnnkv_loaded.session_trim(session, bytes, in_use) : MNNKV_UNSUPPORTED;
 }
 
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_put(mnnkv_session *session, const char *name, const void *bytes, size_t len) {
+    return mnnkv_loaded.session_put ? mnnkv_loaded.session_put(session, name, bytes, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_get(const mnnkv_session *session, const char *name, void *out, size_t cap,
+            size_t *len) {
+    return mnnkv_loaded.session_get ? mnnkv_loaded.session_get(session, name, out, cap, len) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_save(mnnkv_session *session, const char *path, const mnnkv_cache *caches,
+            uint32_t layers, uint64_t *written) {
+    return mnnkv_loaded.session_save ? mnnkv_loaded.session_save(session, path, caches, layers, written) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_open(mnnkv_session *session, const char *path) {
+    return mnnkv_loaded.session_open ? mnnkv_loaded.session_open(session, path) : MNNKV_UNSUPPORTED;
+}
+
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_report(const mnnkv_session *session, char *text, size_t cap, size_t *len) {
     return mnnkv_loaded.session_report ? mnnkv_loaded.session_report(session, text, cap, len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_park(mnnkv_session *session, uint32_t layer, const mnnkv_park_options *options,
-            mnnkv_cache *cache, mnnkv_parked *parked) {
-    return mnnkv_loaded.session_park ? mnnkv_loaded.session_park(session, layer, options, cache, parked) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_interrupt(const mnnkv_session *session, uint32_t interrupted) {
-    return mnnkv_loaded.session_interrupt ? mnnkv_loaded.session_interrupt(session, interrupted) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_snapshot **out) {
-    return mnnkv_loaded.snapshot_create ? mnnkv_loaded.snapshot_create(options, out) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options, mnnkv_snapshot **out) {
-    return mnnkv_loaded.snapshot_open ? mnnkv_loaded.snapshot_open(options, out) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot) {
-    if (mnnkv_loaded.snapshot_destroy) {
-        mnnkv_loaded.snapshot_destroy(snapshot);
-    }
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot) {
-    return mnnkv_loaded.snapshot_commit ? mnnkv_loaded.snapshot_commit(snapshot) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot, const char *name, const void *bytes, size_t len) {
-    return mnnkv_loaded.snapshot_put ? mnnkv_loaded.snapshot_put(snapshot, name, bytes, len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap,
-            size_t *len) {
-    return mnnkv_loaded.snapshot_get ? mnnkv_loaded.snapshot_get(snapshot, name, out, cap, len) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer,
-            const mnnkv_park_options *options, mnnkv_cache *cache, uint32_t *written) {
-    return mnnkv_loaded.snapshot_append ? mnnkv_loaded.snapshot_append(snapshot, session, layer, options, cache,
-            written) : MNNKV_UNSUPPORTED;
-}
-
-MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer) {
-    return mnnkv_loaded.snapshot_load ? mnnkv_loaded.snapshot_load(snapshot, session, layer) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout, const void *key, const void *value, uint32_t begin,

@@ -47,7 +47,7 @@ extern "C" {
 // - Sizes are bytes where no unit is named. Arrays are dense and row-major: [head][token][dim] has dim innermost.
 // - Texts are UTF-8. Input texts end with a zero unless their length is passed. Output texts (text, cap, len) have a terminating
 //   zero, which *len counts. A call with NULL and 0 returns BUFFER_TOO_SMALL and the size.
-// - The library keeps no pointer after a call, never calls back and never throws. mnnkv_snapshot_io is the exception.
+// - The library keeps no pointer after a call, never calls back and never throws.
 // - A function that makes a handle takes MNNKV_ABI_VERSION, returns UNSUPPORTED for another, and writes the handle to *out. Free
 //   it once with its _destroy function, which takes NULL, too, and works after INTERNAL. Nothing else must be freed.
 // - Calls with a const handle may overlap others with a const handle. A call with a non-const handle, _destroy included, must not
@@ -60,11 +60,11 @@ extern "C" {
 //   The physical position is its slot in the cache. Tokens that leave the cache make them differ, in each layer for itself. Take
 //   physical lengths from mnnkv_cache::kv_len.
 // - Cache. Between begin and end you may read tokens below kv_len and append new ones (V INT8: then call mnnkv_kv_appended).
-//   After writes to older tokens call mnnkv_session_rewritten before end. From end to the next begin or keep, stored and parked
+//   After writes to older tokens call mnnkv_session_rewritten before end. From end to the next begin or keep, stored
 //   tokens read as zero, and only mnnkv_session_rewritten allows writes. You may copy the whole cache elsewhere at any time; the
 //   copy takes memory for stored tokens until the next end. Only private anonymous memory (malloc's) returns to the system.
 // - Threads. Several layers may be open at once. mnnkv_session_trim may overlap any call but destroy; h2o.h has another
-//   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend and _interrupt do not.
+//   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend does not.
 //   Begin, end, keep and reset of a layer return BUSY while a thread attends. Workers sleep when idle. Destroy waits for them.
 
 /// The caches of one chat (one sequence) of one model. A batch needs a session for each.
@@ -82,6 +82,9 @@ typedef struct mnnkv_session_options {
     size_t defaults_len;        ///< Bytes of defaults_json, likewise.
     uint32_t attends;           ///< 1 = you call mnnkv_session_attend where a step says so. 0 = no kv_quant and no budget.
     uint32_t reserved;          ///< Must be 0.
+    /// The model, its rotation and whatever else a chat file must be of; compared byte by byte. NULL = none.
+    const void *fingerprint;
+    size_t fingerprint_len;     ///< Bytes of fingerprint, at most 64 KiB.
 } mnnkv_session_options;
 
 /// Makes a session.
@@ -232,15 +235,66 @@ mnnkv_status mnnkv_session_pin(mnnkv_session *session, uint32_t first, uint32_t 
 // - A step in which working memory grows may exceed the budget until the next one, and a step of more than 16 tokens by its raw
 //   tokens until the next begin of the layer: if you pause after a prompt, call begin and end without tokens.
 // - Pinned tokens, and blocks that 8 and 4 bits do not fit, may exceed it; a warning says so. First and newest ones stay.
-// - The session makes and removes kv_memory_file; a file of yours stays. It is not encrypted. Begin, end and trim write it.
+// - kv_memory_file is the chat file (below). It is not encrypted. A thread of the session writes it: no step waits for a disk.
 
 /// Sets the budget to `bytes` from now on, or to the least of the model if that is more, when the system is short of memory.
 /// Blocks go to the file or are dropped until it holds. Open layers, and raw tokens that take more, follow in their next begin.
-/// With more bytes, blocks of the file come back as they are used. Any thread. It waits for other calls, also for a park or a
+/// With more bytes, blocks of the file come back as they are used. Any thread. It waits for other calls, also for a
 /// save, but not for attention, and writes the file: do not call it on a thread that must not wait.
 /// in_use: bytes in use afterwards; may be NULL.
 /// INVALID_ARGUMENT: if the config sets no budget
 mnnkv_status mnnkv_session_trim(mnnkv_session *session, uint64_t bytes, uint64_t *in_use);
+
+// --- Chat file ---------------------------------------------------------------------------------------------------------------
+//
+// A chat is saved to a file, and opened again: later, in another process, in caches of another packing.
+//
+//   mnnkv_session_put(session, "tokens", ids, bytes);             // your own: token ids, sampler, recurrent state
+//   mnnkv_session_save(session, NULL, caches, layers, NULL);      // after a turn
+//
+//   mnnkv_session_open(session, NULL);                            // of a new session; NOT_FOUND: no chat was saved yet
+//   mnnkv_session_lengths(session, layer, &logical, &cache.kv_len);  // then mnnkv_session_begin as always
+//
+// - The file is kv_memory_file, if the config names one. A save writes what is not there yet, and commits it: a kill leaves the
+//   last save or the new one. Open reads an index, and what was in memory; other blocks come as they are asked for.
+// - Before the first save the file goes with the session; later it is cut back to the last one. One session has it open (BUSY).
+// - To free the buffers while you wait for the user, save, open, and free them.
+
+/// Gives the bytes of a section, which the next save writes. Sections stay until they are given anew.
+/// name: 1 to 255 bytes.
+/// INVALID_ARGUMENT: if the name is empty or too long
+mnnkv_status mnnkv_session_put(mnnkv_session *session, const char *name, const void *bytes, size_t len);
+
+/// Writes the bytes of a section, as they were given or saved last, and their number to *len.
+/// NOT_FOUND: if the chat has no such section
+/// CORRUPT: if its bytes are damaged
+mnnkv_status mnnkv_session_get(const mnnkv_session *session, const char *name, void *out, size_t cap, size_t *len);
+
+/// Saves the chat, durably. Writes nothing where nothing is new.
+/// path: a file that does not exist, the chat's from now on; the one before stays as it was saved. NULL = the chat's file:
+/// kv_memory_file, or the one that was opened or saved to last.
+/// caches: of all layers of the session, with kv_len. Layout and buffers of one may be NULL if it has no tokens, or was opened
+/// and has not begun since.
+/// written: bytes written; may be NULL.
+/// INVALID_ARGUMENT: if a layer is open, layers, kv_len or a cache does not fit, there is no path, or another file has taken it
+/// IO: if the system cannot write, or there is a file at path
+/// CORRUPT: if blocks that only the file had are damaged there. They are dropped and counted ("lost", docs/report.md), and a
+/// repeated call saves the rest
+/// After a failure the last save stands, and the chat goes on.
+mnnkv_status mnnkv_session_save(mnnkv_session *session, const char *path, const mnnkv_cache *caches, uint32_t layers,
+                                uint64_t *written);
+
+/// Goes on with a saved chat, with the same config as if it had never stopped: its tokens, positions, scores, plan and sections
+/// take the place of the session's. Layers that it has not are reset.
+/// path: the file, which is the chat's from now on. NULL = as for mnnkv_session_save.
+/// NOT_FOUND: if there is no file, or no chat was saved in it
+/// STALE: if it has another fingerprint than the session's options
+/// BUSY: if it is open, in this process or another
+/// INVALID_ARGUMENT: if a layer is open, the chat has more layers, the budget is too small for it, or there is no path
+/// UNSUPPORTED: if it needs a later version, or has quantised tokens of a layer that the session keeps raw
+/// CORRUPT: if it is damaged: the text has the part and its offset. Blocks that only the file has are checked as they are read
+/// After a failure nothing has changed.
+mnnkv_status mnnkv_session_open(mnnkv_session *session, const char *path);
 
 // --- Report ------------------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 //   file_refusal   why what is at a path must stay
 //   remove_file    removes a regular file
 //   replace_file   gives a complete file its name, in place of a regular file
+//   file_aside     a file that is out of the way while another one is made
 
 #ifndef MNNKV_FILES_HPP
 #define MNNKV_FILES_HPP
@@ -15,6 +16,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -81,6 +83,38 @@ inline std::string replace_file(const std::string& from, const std::string& path
     }
     return refusal;
 }
+
+/// Takes a regular file out of the way, as `path`.old. It comes back unless `drop` is called.
+class file_aside {
+public:
+    explicit file_aside(const std::string& path) : refusal(file_refusal(path)), path_(path), old_(path + ".old") {
+        if (refusal.empty() && std::ifstream(path)) {
+            refusal = replace_file(path_, old_);
+            is_moved_ = refusal.empty();
+        }
+    }
+    ~file_aside() {
+        if (is_moved_) {
+            (void)replace_file(old_, path_);
+        }
+    }
+    file_aside(const file_aside&) = delete;
+    file_aside& operator=(const file_aside&) = delete;
+
+    void drop() {
+        if (is_moved_) {
+            (void)remove_file(old_);
+            is_moved_ = false;
+        }
+    }
+
+    /// Why the file is still there; "" if nothing is.
+    std::string refusal;
+
+private:
+    const std::string path_, old_;
+    bool is_moved_ = false;
+};
 
 }  // namespace mnnkv_host
 

@@ -40,6 +40,8 @@ struct model_config {
     bool logs = false;
     /// The engine calls layer_session::attend where layer_session::attends.
     bool attends = false;
+    /// What the files of its chats must be of: mnnkv_session_options.
+    std::string fingerprint;
     /// Text of the engine, appended to the line "does" of mnnkv_session_report; may be empty.
     std::string also;
     /// Prints one line, given without a newline; NULL: nothing is printed.
@@ -51,34 +53,26 @@ class model_session {
 public:
     /// Prints what the config does, one line, which for a budget waits until a layer has begun; and its warnings, one line
     /// each; those about steps follow. A refused config sets `refusal`.
-    explicit model_session(const model_config& config)
-        : logs(config.logs), print_(config.print), also_(config.also), sums_(config.lanes) {
-        if (!make(config)) {
-            return;
-        }
-        if (memory("budget_bytes") == 0) {
-            say_outlook();
-        }
-        print_warnings(config.json);
-    }
+    explicit model_session(const model_config& config) : model_session(config, true) {}
 
     /// Prints what is wrong with the keys of a config that switches nothing on. Returns why it is refused; "" if it is not.
-    static std::string check(const model_config& config) {
-        model_session checked(config.print);
-        if (checked.make(config)) {
-            checked.print_warnings(config.json);
-        }
-        return checked.refusal;
+    static std::string check(const model_config& config) { return model_session(config, false).refusal; }
+
+    /// Opens a chat file beside the session's chat: in a session of the same config, which has no file of its own.
+    mnnkv::status open_beside(const std::string& path, mnnkv::session& other) const {
+        const mnnkv::status made = make(other, "{\"kv_memory_file\": \"\"}", config_.json);
+        return made ? other.open(path.c_str()) : made;
     }
 
     /// A sentence about a layer, which most texts of the library name themselves.
     static std::string of_layer(std::uint32_t number, const std::string& text) {
-        return text.find("layer ") == 0 ? text : "layer " + std::to_string(number) + ": " + text;
+        const std::string layer = "layer " + std::to_string(number);
+        return text.find(layer) != std::string::npos ? text : layer + ": " + text;
     }
 
     void say(const std::string& line) const {
-        if (print_ != nullptr) {
-            print_(("mnn-kv: " + line).c_str());
+        if (config_.print != nullptr) {
+            config_.print(("mnn-kv: " + line).c_str());
         }
     }
 
@@ -103,6 +97,12 @@ public:
         return static_cast<std::uint64_t>(json_number_of(json_member(report(), "memory"), name));
     }
 
+    /// As mnnkv_session_save. `caches`: of the layers in use, by their numbers.
+    mnnkv::status save(const std::string& path, std::vector<mnnkv_cache> caches) {
+        caches.resize(config_.layers, mnnkv::make<mnnkv_cache>());
+        return session.save(path.c_str(), caches.data(), config_.layers);
+    }
+
     /// Buffers of caches were freed or replaced since the last forward.
     void buffers_changed() { stale_heap_ = true; }
 
@@ -124,25 +124,32 @@ public:
 private:
     friend class layer_session;
 
-    explicit model_session(void (*print)(const char* line)) : logs(false), print_(print) {}
-
-    /// Makes the session. Returns false, with the reason in `refusal`, where the config is refused.
-    bool make(const model_config& config) {
+    model_session(const model_config& config, bool is_used) : logs(config.logs), config_(config), sums_(config.lanes) {
         // Scores of a prompt let the first eviction follow it, and run between its chunks.
-        const char defaults[] = "{\"kv_h2o_prefill_queries\": 8}";
-        mnnkv_session_options options = {};
-        options.layers = config.layers;
-        options.lanes = config.lanes;
-        options.config_json = config.json.data();
-        options.config_len = config.json.size();
-        options.defaults_json = defaults;
-        options.defaults_len = sizeof defaults - 1;
-        options.attends = config.attends ? 1 : 0;
-        const mnnkv::status made = session.create(options);
+        const mnnkv::status made = make(session, config.json, "{\"kv_h2o_prefill_queries\": 8}");
         if (!made) {
             refusal = std::string("the config is refused: ") + made.message();
+            return;
         }
-        return static_cast<bool>(made);
+        if (is_used && memory("budget_bytes") == 0) {
+            say_outlook();
+        }
+        print_warnings(config.json);
+    }
+
+    /// Makes a session of a config and its defaults, JSON objects.
+    mnnkv::status make(mnnkv::session& made, const std::string& json, const std::string& defaults) const {
+        mnnkv_session_options options = {};
+        options.layers = config_.layers;
+        options.lanes = config_.lanes;
+        options.config_json = json.data();
+        options.config_len = json.size();
+        options.defaults_json = defaults.data();
+        options.defaults_len = defaults.size();
+        options.attends = config_.attends ? 1 : 0;
+        options.fingerprint = config_.fingerprint.data();
+        options.fingerprint_len = config_.fingerprint.size();
+        return made.create(options);
     }
 
     void print_warnings(const std::string& json) {
@@ -166,7 +173,7 @@ private:
             is_said_ = true;
             std::string outlook;
             (void)json_text(json_member(report(), "does"), outlook);
-            say(outlook + also_);
+            say(outlook + config_.also);
         }
     }
 
@@ -229,9 +236,7 @@ private:
         char apart[64];  // no cache line of two lanes
     };
 
-    void (*const print_)(const char* line);
-    /// model_config::also.
-    const std::string also_;
+    const model_config config_;
     std::vector<lane_sums> sums_;
     std::set<std::string> printed_;
     std::set<std::uint32_t> taken_;
@@ -323,31 +328,18 @@ public:
         return model_.session.keep(number_, logical_pairs, n_pairs, cache);
     }
 
-    /// Parks the layer between steps, as mnnkv_session_park. counts: the engine's before its next step. cache: as for
-    /// begin.
-    mnnkv::status park(const step_counts& counts, const mnnkv_park_options& options, mnnkv_cache& cache) {
+    /// Makes the layer ready for a save: it is as the engine counts it. counts: the engine's before its next step. cache: as for
+    /// begin. INVALID_ARGUMENT: if the layer has made the edit of a step that failed, which the engine still has to repeat.
+    mnnkv::status ready(const step_counts& counts, mnnkv_cache& cache) {
         settle(counts, cache);
-        return model_.session.park(number_, &options, cache);
-    }
-
-    /// Adds the layer's state to a file, as mnnkv_snapshot_append; counts and cache as for park. INVALID_ARGUMENT: if the
-    /// layer has made the edit of a step that failed, which the engine still has to repeat.
-    mnnkv::status save(const step_counts& counts, mnnkv::snapshot& to, const mnnkv_park_options& options,
-                       mnnkv_cache& cache) {
-        settle(counts, cache);
-        if (has_failed(counts)) {
-            const ranges all = all_of(last_.before);
-            if (last_.kept != all) {
-                return mnnkv::status(MNNKV_INVALID_ARGUMENT, &repeat_first);
-            }
-            if (lengths().first > last_.before) {
-                const mnnkv::status dropped = keep(all, cache);  // the tokens of the step
-                if (!dropped) {
-                    return dropped;
-                }
-            }
+        if (!has_failed(counts)) {
+            return MNNKV_OK;
         }
-        return to.append(model_.session, number_, &options, cache);
+        const ranges all = all_of(last_.before);
+        if (last_.kept != all) {
+            return mnnkv::status(MNNKV_INVALID_ARGUMENT, &repeat_first);
+        }
+        return lengths().first > last_.before ? keep(all, cache) : MNNKV_OK;  // the tokens of the step go
     }
 
     /// The session has loaded the layer from a file.

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "mnnkv_chat.hpp"
+#include "mnnkv_files.hpp"
 #include "mnnkv_half.hpp"
 #include "kv_plugin_host.hpp"
 
@@ -56,7 +57,7 @@ public:
             return nullptr;
         }
         if (!meta->plugin->is_started) {
-            start(*meta, static_cast<std::uint32_t>(std::max(threads, 1)));
+            start(*meta, static_cast<std::uint32_t>(std::max(threads, 1)), types_of(cache));
         }
         if (!meta->plugin->required && !meta->plugin->model && !dumps(*meta->plugin)) {
             return nullptr;
@@ -98,7 +99,7 @@ public:
         if (meta->previous == meta->remove) {
             // MNN clears the cache and allocates a new one, also with reserved tokens.
             steps_->clear(counts);
-            host_->known_chats.forget();
+            begin_chat();
             is_loaded_ = false;
             const std::string why = objection(*meta, cache);
             on_ = pending_ = why.empty();
@@ -109,6 +110,7 @@ public:
             return on_ || !host_->required ? MNN::NO_ERROR : MNN::NOT_SUPPORT;
         }
         pending_ = false;
+        host_->has_resumed = false;
         if (!on_) {
             return MNN::NO_ERROR;
         }
@@ -283,7 +285,7 @@ private:
     }
 
     /// Loads the library, and makes the session or checks the keys of a config that switches nothing on. What fails is off.
-    static void start(const MNN::KVMeta& meta, std::uint32_t threads) {
+    static void start(const MNN::KVMeta& meta, std::uint32_t threads, const std::string& types) {
         host& own = *meta.plugin;
         own.is_started = true;
         const bool keeps = own.keeps_tokens() && own.off->all().empty();
@@ -295,7 +297,9 @@ private:
         if (!own.has_library) {
             own.off->set("its library is not loaded: " + missing);
         } else if (keeps) {
-            const auto made = std::make_shared<mnnkv_host::model_session>(session_config(own, layers_of(meta), threads));
+            mnnkv_host::model_config config = session_config(own, layers_of(meta), threads);
+            config.fingerprint = mnnkv_host::fingerprint_of(own.model_files) + types + " in " + std::to_string(config.layers);
+            const auto made = std::make_shared<mnnkv_host::model_session>(config);
             if (!made->session) {
                 own.off->set(made->refusal);
                 return;
@@ -329,6 +333,13 @@ private:
         return why == nullptr ? ""
                               : std::string(why) + "; name its file by the key kv_library or the variable MNNKV_LIBRARY, or put it "
                                                    "beside libMNN (integrations/mnn/README.md, \"Apply and build\")";
+    }
+
+    /// What attention_mode and precision make of a cache, of which a chat's file must be, too.
+    template <class Cache>
+    static std::string types_of(const Cache& cache) {
+        return " " + std::to_string(kind(cache.mKeyQuantMode, cache)) + " " + std::to_string(kind(cache.mValueQuantMode, cache)) +
+               " of " + std::to_string(cache.mBytes);
     }
 
     static bool dumps(const host& own) { return own.has_library && !own.dump_folder.empty(); }
@@ -397,6 +408,8 @@ private:
     /// Carries out commands for all layers of a model: kv_plugin_chat.hpp.
     class commands;
     void take_commands();
+    void begin_chat();
+    std::string make_ready(const MNN::KVMeta& meta, mnnkv_cache& cache);
 
     /// The session has the layer's tokens.
     bool has_tokens() const { return on_ && !pending_; }
@@ -438,7 +451,7 @@ private:
         config.lanes = threads;
         config.logs = settings.logs;
         config.attends = true;
-        config.also = !has_policy                            ? "; the chat can be parked, saved and loaded"
+        config.also = !has_policy                            ? "; the chat can be saved and loaded"
                       : settings.bounds && !settings.has_chunk ? "; a prompt beyond the raw tokens is computed 256 tokens at a time"
                                                                : "";
         config.print = &print;

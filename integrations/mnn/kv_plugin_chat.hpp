@@ -1,4 +1,4 @@
-// Commands of Llm::set_config for the chat of a model: parked, saved to a file, loaded from one. Included by
+// Commands of Llm::set_config for the chat of a model: saved to a file, loaded from one, taken out of memory. Included by
 // kv_plugin.hpp.
 
 #ifndef KV_PLUGIN_CHAT_HPP
@@ -112,19 +112,29 @@ void check_late_keys(const std::string& content, const Context& context) {
     }
 }
 
-/// Carries a command out, between steps. Returns false, with the reason printed, on failure. {"kv_park": false} may come
-/// from any thread once the model is loaded; it ends a park or save that runs, and does nothing else. kv_trim_mb may come from
-/// any thread once the model has made a step. Where mnn-kv is off no command is carried out.
+/// Called at the end of Llm::load, after the step: the chat of kv_memory_file goes on, if there is one. Returns whether the model
+/// is not to run, as the other is_refused. context, prompt: as of command.
+template <class Context>
+bool is_refused(MNN::KVMeta& meta, Context& context, std::string& prompt) {
+    host* const own = meta.plugin.get();
+    if (own != nullptr && own->run && !own->file.empty() && own->off->all().empty()) {
+        mnnkv_host::chat_command resume;
+        resume.what = mnnkv_host::chat_command::resume;
+        resume.path = own->file;
+        chat of(context, prompt);
+        (void)own->run(meta, resume, of);
+    }
+    return is_refused(meta);
+}
+
+/// Carries a command out, between steps. Returns false, with the reason printed, on failure. kv_trim_mb may come from any thread
+/// once the model has made a step. Where mnn-kv is off no command is carried out.
 /// context: MNN's LlmContext; prompt: the text that its prompt cache compares.
 template <class Context>
 bool command(const std::string& content, MNN::KVMeta& meta, Context& context, std::string& prompt) {
     const mnnkv_host::chat_command given = mnnkv_host::chat_command::read(content);
     const std::string off = meta.plugin ? meta.plugin->off->all() : std::string();
     std::string why = given.refusal.empty() && !off.empty() ? "the command is not carried out: off where " + off : given.refusal;
-    if (why.empty() && given.what == mnnkv_host::chat_command::interrupt && meta.plugin) {
-        meta.plugin->running->interrupt();
-        return true;
-    }
     if (why.empty() && given.what == mnnkv_host::chat_command::trim && meta.plugin && meta.plugin->trim) {
         why = meta.plugin->trim(static_cast<std::uint64_t>(given.megabytes * 1e6));
         if (!why.empty()) {
@@ -150,113 +160,119 @@ class layer::commands {
 public:
     commands(host& of, MNN::KVMeta& meta, chat& chat) : of_(of), model_(*of.model), meta_(meta), chat_(chat) {}
 
-    bool run(const mnnkv_host::chat_command& what) {
-        const bool saves = what.what == mnnkv_host::chat_command::save;
-        const bool loads = what.what == mnnkv_host::chat_command::load;
+    bool run(const mnnkv_host::chat_command& given) {
+        typedef mnnkv_host::chat_command what;
         std::string why = gap();
-        bool interrupted = false;
         if (why.empty()) {
-            of_.running->start(model_.session);
-            why = saves ? save(what) : loads ? load(what.path) : park(what.effort);
-            interrupted = of_.running->stop() && is_busy_;
+            why = given.what == what::save ? save(given) : given.what == what::park ? park() : load(given.path);
         }
-        if (!why.empty() && !interrupted) {
-            model_.say("the chat is not " + std::string(saves ? "saved: " : loads ? "loaded: " : "parked: ") + why);
+        if (given.what == what::resume) {
+            if (found_.code() == MNNKV_NOT_FOUND) {
+                return true;  // nothing was saved there yet
+            }
+            of_.has_resumed = why.empty();
+            of_.has_other = !why.empty();
+            if (model_.memory("file_bytes") == 0) {
+                return false;  // a warning of the session has said why
+            }
+        }
+        if (!why.empty()) {
+            model_.say(given.what == what::resume ? "the chat of kv_memory_file does not go on, and stays there: " + why
+                       : given.what == what::save ? "the chat is not saved: " + why
+                       : given.what == what::load ? "the chat is not loaded: " + why
+                                                  : "the chat is not parked: " + why);
         }
         return why.empty();
     }
 
 private:
-    /// Layers that mnn-kv leaves alone stay as they are, and those whose tokens are in a file.
-    std::string park(int effort) {
-        mnnkv::status parked;
-        for (layer* own : of_.layers) {
-            if (parked && own->has_tokens() && !own->is_loaded_) {
-                mnnkv_cache cache = own->see_();
-                mnnkv_park_options options = mnnkv::make<mnnkv_park_options>();
-                options.effort = effort;
-                parked = own->steps_->park(counts_of(meta_), options, cache);
-                own->set_length_(cache.kv_len);
-            }
+    /// Blocks go to the file, and come back as they are used. Raw tokens stay.
+    std::string park() {
+        if (model_.memory("file_bytes") == 0) {
+            return "it has no kv_memory_mb, or no file that blocks can go to; kv_save, and then kv_load of the same file, return "
+                   "the memory of its cache";
         }
-        const std::string why = parked.message();
-        is_busy_ = parked.code() == MNNKV_BUSY;
+        const std::uint64_t budget = model_.memory("budget_bytes");
+        mnnkv::status done = model_.session.trim(0);
+        done = done ? model_.session.trim(budget) : done;
         model_.trim();
-        return why;
+        return done.message();
     }
 
-    std::string save(const mnnkv_host::chat_command& what) {
-        for (const layer* own : of_.layers) {
-            if (!own->has_tokens()) {
-                return "layer " + std::to_string(own->steps_->number()) + " has no tokens that mnn-kv may read";
-            }
-        }
+    std::string save(const mnnkv_host::chat_command& given) {
         if (meta_.previous == meta_.remove) {
             return "it is empty";
         }
-        const std::string missing = missing_layers();
-        if (!missing.empty()) {
-            return missing;
-        }
-        mnnkv_host::chat_file file;
-        const std::string closed = open_to_save(file, what);
-        if (!closed.empty()) {
-            return closed;
-        }
-        mnnkv_host::chat_state state = this->state();
-        const std::string conflict = of_.known_chats.conflict(what.path, file, state);
-        if (!what.overwrites && !conflict.empty()) {
-            return conflict;
-        }
-        mnnkv::status saved;
+        std::vector<mnnkv_cache> caches(of_.layers.size());
+        std::string why = missing_layers();
         for (layer* own : of_.layers) {
-            if (saved) {
-                const mnnkv_cache seen = own->see_();
-                const mnnkv_park_options options = mnnkv::make<mnnkv_park_options>();
-                mnnkv_cache cache = own->is_loaded_ ? mnnkv::make<mnnkv_cache>() : seen;
-                cache.kv_len = own->is_loaded_ ? own->steps_->length() : cache.kv_len;
-                saved = own->steps_->save(counts_of(meta_), file.snapshot(), options, cache);
-                if (!own->is_loaded_) {
-                    own->set_length_(cache.kv_len);
-                }
-            }
+            why = why.empty() ? own->make_ready(meta_, caches[own->steps_->number()]) : why;
         }
-        is_busy_ = saved.code() == MNNKV_BUSY;
-        saved = saved ? state.put(file.snapshot()) : saved;
-        const std::string why = saved ? file.commit() : saved.message();
-        if (why.empty()) {
-            of_.known_chats.remember(what.path, state);
+        if (!why.empty()) {
+            return why;
         }
-        return why;
+        const mnnkv_host::chat_state state = this->state();
+        const bool is_own = given.path == of_.file;
+        if (!given.overwrites) {
+            why = !is_own ? conflict(given.path, state)
+                  : of_.has_other ? given.path + " holds another chat" + mnnkv_host::overwrite_hint() : "";
+        }
+        std::unique_ptr<mnnkv_host::file_aside> before;
+        if (why.empty() && (!is_own || (of_.has_other && model_.memory("file_bytes") == 0))) {
+            before.reset(new mnnkv_host::file_aside(given.path));
+            why = before->refusal;
+        }
+        if (!why.empty()) {
+            return why;
+        }
+        // The session has a file from its first save on, also where that fails.
+        of_.file = of_.file.empty() ? given.path : of_.file;
+        mnnkv::status saved = state.put(model_.session);
+        saved = saved ? model_.save(given.path, caches) : saved;
+        if (!saved) {
+            return saved.message();
+        }
+        if (before) {
+            before->drop();
+        }
+        of_.file = given.path;
+        of_.has_other = false;
+        of_.known_chats.remember(given.path, state);
+        return std::string();
+    }
+
+    /// Why a save of the chat to a file that is not its own would overwrite another one; "" if it would not.
+    std::string conflict(const std::string& path, const mnnkv_host::chat_state& chat) {
+        mnnkv::session other;
+        mnnkv_host::chat_state found;
+        found_ = model_.open_beside(path, other);
+        const mnnkv_status code = found_.code();
+        if (code == MNNKV_NOT_FOUND) {
+            return "";
+        }
+        std::string why = found_ ? found.get(other) : reason(path);
+        why = why.empty() ? of_.known_chats.conflict(path, found, chat) : why;
+        const bool is_other = code != MNNKV_BUSY && code != MNNKV_OUT_OF_MEMORY && code != MNNKV_IO;
+        return why.empty() || !is_other ? why : why + mnnkv_host::overwrite_hint();
     }
 
     std::string load(const std::string& path) {
-        mnnkv_host::chat_file file;
-        mnnkv_host::chat_state state;
-        const mnnkv::status opened = file.open_to_read(path, fingerprint());
-        std::string why = opened ? state.get(file.snapshot()) : reason(path, opened);
-        if (why.empty() && state.layers != of_.layers.size()) {
-            why = path + " has " + std::to_string(state.layers) + " layers, the model " +
-                  std::to_string(of_.layers.size());
-        }
-        std::size_t center = 0;
-        for (std::size_t at = 0; at < of_.layers.size() && why.empty(); ++at) {
-            why = misfit(state, static_cast<std::uint32_t>(at), center);
-        }
-        if (why.empty() && center != state.extra.size()) {
-            why = path + " is of a cache whose INT8 K has another centre: attention_mode must be that of the save";
-        }
-        if (!why.empty()) {
-            return why.find(path) == std::string::npos ? path + ": " + why : why;
-        }
         for (layer* own : of_.layers) {
             mnnkv_cache cache = own->see_();
             own->steps_->settle(counts_of(meta_), cache);
             own->set_length_(cache.kv_len);
         }
-        const mnnkv::status loaded = file.snapshot().load(model_.session);
-        if (!loaded) {
-            return loaded.message();
+        mnnkv_host::chat_state state;
+        found_ = model_.session.open(path.c_str());
+        if (!found_) {
+            return reason(path);
+        }
+        of_.file = path;
+        of_.has_other = false;
+        const std::string why = state.get(model_.session);
+        if (!why.empty()) {
+            (void)model_.session.reset_all();
+            state = mnnkv_host::chat_state();
         }
         take(state);
         of_.known_chats.forget();
@@ -267,52 +283,15 @@ private:
             model_.say(path + " is a chat that has dropped tokens to hold its budget: " + std::to_string(dropped) +
                        ", over all layers, which the model no longer sees");
         }
-        return std::string();
-    }
-
-    /// Why the file of a save was not opened; "" if it was.
-    std::string open_to_save(mnnkv_host::chat_file& file, const mnnkv_host::chat_command& what) const {
-        if (what.overwrites) {
-            return file.open_to_replace(what.path, fingerprint());
-        }
-        const mnnkv::status opened = file.open_to_save(what.path, fingerprint());
-        const bool is_other = opened.code() != MNNKV_BUSY && opened.code() != MNNKV_OUT_OF_MEMORY && opened.code() != MNNKV_IO;
-        return opened ? std::string() : reason(what.path, opened) + (is_other ? mnnkv_host::overwrite_hint() : "");
+        return why.empty() ? "" : path + ": " + why + "; a new chat begins";
     }
 
     /// Why a file was not opened.
-    static std::string reason(const std::string& path, const mnnkv::status& opened) {
-        return opened.code() == MNNKV_STALE ? path + " is of another model: llm_model or llm_weight is another file"
-                                            : opened.message();
-    }
-
-    /// Why a layer of a file cannot be this model's; "" if it can. Adds the size of its centre to `center`.
-    std::string misfit(const mnnkv_host::chat_state& state, std::uint32_t number, std::size_t& center) {
-        layer& own = numbered(number);
-        const std::string why = own.object_();
-        if (!why.empty()) {
-            return why;
-        }
-        const mnnkv_cache cache = own.see_();
-        const mnnkv_layout& layout = *cache.layout;
-        center += own.center_bytes_;
-        const auto first = state.shapes.begin() + 4 * static_cast<std::ptrdiff_t>(number);
-        const std::vector<int> saved(first, first + 4), here = shape_of(layout);
-        return saved == here ? "" : "the file has " + text_of(saved) + ", the model " + text_of(here) +
-               " in layer " + std::to_string(number) + ": attention_mode and precision must be those that it was saved with";
-    }
-
-    /// As chat_state::shapes has it.
-    static std::vector<int> shape_of(const mnnkv_layout& layout) {
-        return {static_cast<int>(layout.key_dtype), static_cast<int>(layout.value_dtype),
-                static_cast<int>(layout.kv_heads), static_cast<int>(layout.head_dim)};
-    }
-
-    static std::string text_of(const std::vector<int>& shape) {
-        static const char* const names[] = {"unknown", "f16", "bf16", "f32", "INT8", "TQ3", "TQ4"};
-        const auto name = [](int dtype) { return std::string(names[dtype > 0 && dtype <= 6 ? dtype : 0]); };
-        return "K " + name(shape[0]) + " and V " + name(shape[1]) + " of " + std::to_string(shape[2]) + " heads of " +
-               std::to_string(shape[3]);
+    std::string reason(const std::string& path) const {
+        return found_.code() != MNNKV_STALE
+                   ? found_.message()
+                   : path + " is of another model, attention_mode or precision: llm_model, llm_weight and these two must be "
+                            "those that it was saved with";
     }
 
     /// Puts a loaded chat in the place of the engine's.
@@ -329,18 +308,22 @@ private:
         std::size_t center = 0;
         for (std::uint32_t number = 0; number < of_.layers.size(); ++number) {
             layer& own = numbered(number);
-            const std::size_t bytes = own.center_bytes_;
-            own.center_ = state.extra.substr(center, bytes);
-            center += bytes;
+            mnnkv_cache cache = own.see_();
+            cache.kv_len = 0;
+            if (cache.key != nullptr) {
+                mnnkv_host::release_tail(cache);
+            }
+            own.center_ = state.extra.substr(std::min(center, state.extra.size()), own.center_bytes_);
+            center += own.center_bytes_;
             own.steps_->loaded();
             own.is_loaded_ = own.on_ = true;
             own.pending_ = false;
         }
+        model_.trim();
     }
 
     mnnkv_host::chat_state state() {
         mnnkv_host::chat_state state;
-        state.layers = of_.layers.size();
         state.previous = meta_.previous;
         state.remove = meta_.remove;
         state.reserve.assign(meta_.reserve, meta_.reserve + 2 * meta_.n_reserve);
@@ -348,11 +331,7 @@ private:
         state.tokens = chat_.tokens();
         state.prompt = chat_.prompt;
         for (std::uint32_t number = 0; number < of_.layers.size(); ++number) {
-            layer& own = numbered(number);
-            const mnnkv_layout& layout = *own.see_().layout;
-            for (const int part : shape_of(layout)) {
-                state.shapes.push_back(part);
-            }
+            const layer& own = numbered(number);
             if (own.is_loaded_) {
                 state.extra += own.center_;
             } else {
@@ -390,15 +369,39 @@ private:
         return **std::find_if(of_.layers.begin(), of_.layers.end(), has_number);
     }
 
-    std::string fingerprint() const { return mnnkv_host::fingerprint_of(of_.model_files); }
-
     host& of_;
     mnnkv_host::model_session& model_;
     MNN::KVMeta& meta_;
     chat& chat_;
-    /// The command ended as an interrupt ends it.
-    bool is_busy_ = false;
+    /// Of the file that was opened last.
+    mnnkv::status found_;
 };
+
+/// Another chat begins.
+inline void layer::begin_chat() {
+    host_->known_chats.forget();
+    if (host_->has_resumed) {
+        host_->has_resumed = false;
+        host_->has_other = true;
+        model().say("the chat of kv_memory_file does not go on, since another one begins; it stays in " + host_->file);
+    }
+}
+
+/// Makes the layer ready for a save of all, and sets its cache. Returns why it cannot be saved; "" if it can.
+inline std::string layer::make_ready(const MNN::KVMeta& meta, mnnkv_cache& cache) {
+    if (!has_tokens()) {
+        return "layer " + std::to_string(steps_->number()) + " has no tokens that mnn-kv may read";
+    }
+    cache = see_();
+    if (is_loaded_) {
+        cache = mnnkv::make<mnnkv_cache>();
+        cache.kv_len = steps_->length();
+        return std::string();
+    }
+    const mnnkv::status ready = steps_->ready(counts_of(meta), cache);
+    set_length_(cache.kv_len);
+    return ready.message();
+}
 
 inline void layer::take_commands() {
     host* const of = host_.get();

@@ -120,8 +120,11 @@ struct host {
                 (void)mnnkv_host::json_path(value, dump_folder);
             } else if (key == "kv_library") {
                 (void)mnnkv_host::json_path(value, library);
+            } else if (key == "kv_memory_file") {
+                (void)mnnkv_host::json_path(value, file);
             }
         }
+        file = bounds ? file : "";
     }
 
     std::string config;
@@ -193,8 +196,10 @@ struct host {
     std::function<std::string(std::uint64_t bytes)> trim;
     /// Carries a command out; empty until attention has run. Returns false, with the reason printed, on failure.
     std::function<bool(MNN::KVMeta&, const mnnkv_host::chat_command&, chat&)> run;
-    /// That of this moment, which any thread may interrupt: made by attach, and the same until the next load.
-    std::shared_ptr<mnnkv_host::running_command> running;
+    /// The chat's own file: kv_memory_file, or what was saved to or loaded last; "": none.
+    std::string file;
+    /// The file has a chat that went on at load, and no step has been made since; or one that did not.
+    bool has_resumed = false, has_other = false;
     mnnkv_host::known_chats known_chats;
     /// Those of a session, in no order.
     std::vector<layer*> layers;
@@ -226,7 +231,6 @@ inline void attach(MNN::KVMeta& meta, const host& settings) {
         return;
     }
     meta.plugin.reset(new host(settings));
-    meta.plugin->running = std::make_shared<mnnkv_host::running_command>();
     meta.plugin->off = std::make_shared<off_state>();
     const std::string refusal = settings.refusal();
     if (!refusal.empty()) {
@@ -245,7 +249,7 @@ inline bool needs_step(const MNN::KVMeta& meta) {
     return needs;
 }
 
-/// Called after that: the model is not to run without mnn-kv, which is off.
+/// The model is not to run without mnn-kv, which is off.
 inline bool is_refused(const MNN::KVMeta& meta) {
     host* const own = meta.plugin.get();
     if (own != nullptr && own->steps_at_load && own->keeps_tokens() && !own->is_started && own->off->all().empty()) {

@@ -28,26 +28,21 @@ inline std::string quoted(const std::string& path) {
     return text + "\"";
 }
 
-/// Compresses the whole KV cache, bit for bit, and returns its memory; the next step brings it back. effort: 1 (fastest) to 9
-/// (smallest); 0 = the library's choice.
+/// Takes what a step need not have at once out of memory: with kv_memory_mb and a file, blocks go there, and come back as they
+/// are used. Without one save_chat, and load_chat of the same file, return the memory of the whole cache until the next step.
 template <class Llm>
-bool park(Llm& llm, int effort = 0) {
-    return llm.set_config("{\"kv_park\": " + (effort == 0 ? std::string("true") : std::to_string(effort)) + "}");
+bool park(Llm& llm) {
+    return llm.set_config("{\"kv_park\": true}");
 }
 
-/// Ends a park or save that runs, which returns false: a message has come. Any thread.
-template <class Llm>
-bool interrupt(Llm& llm) {
-    return llm.set_config("{\"kv_park\": false}");
-}
-
-/// Saves the chat to a file: what is new, where the file has this chat. overwrite: also in place of another chat.
+/// Saves the chat to a file, which is the chat's own from then on: what is new, where it is already. overwrite: also in place of
+/// another chat.
 template <class Llm>
 bool save_chat(Llm& llm, const std::string& path, bool overwrite = false) {
     return llm.set_config("{\"kv_save\": " + quoted(path) + (overwrite ? ", \"kv_overwrite\": true}" : "}"));
 }
 
-/// Replaces the model's chat by that of a file, whose tokens the next step reads.
+/// Replaces the model's chat by that of a file, which is the chat's own from then on, and whose tokens the next step reads.
 template <class Llm>
 bool load_chat(Llm& llm, const std::string& path) {
     return llm.set_config("{\"kv_load\": " + quoted(path) + "}");
@@ -55,7 +50,7 @@ bool load_chat(Llm& llm, const std::string& path) {
 
 /// Sets the budget of kv_memory_mb to so many millions of bytes, 0 = the least that the model may have, for onTrimMemory and its
 /// like. Blocks leave before it returns, raw tokens in their layer's next step; a later, larger budget takes blocks back from the
-/// file as they are used. Any thread, once the model has made a step; waits for a part of a step, a park or a save that runs.
+/// file as they are used. Any thread, once the model has made a step; waits for a part of a step or a save that runs.
 template <class Llm>
 bool trim(Llm& llm, double megabytes) {
     std::ostringstream text;

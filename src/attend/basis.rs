@@ -2,7 +2,7 @@
 
 use super::sketch::tame;
 use crate::arch::estimates::{DIRECTIONS, LANES};
-use crate::status::Result;
+use crate::status::{Result, bail};
 use crate::sys::memory;
 
 /// Tokens that a basis is made of, at most.
@@ -40,6 +40,42 @@ impl Basis {
     /// Bytes of memory of one of so many heads.
     pub fn bytes_of(heads: usize, dims: usize) -> usize {
         heads * dims * (size_of::<f32>() + size_of::<[f32; LANES]>())
+    }
+
+    /// The bytes, as a file has them: of each head the mean, then of each dimension its part of each direction; f32, little-endian.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        memory::reserve(&mut out, self.bytes())?;
+        let means = self.means.chunks_exact(self.dims.max(1));
+        for (mean, directions) in means.zip(self.directions.chunks_exact(self.dims.max(1))) {
+            let all = mean.iter().chain(directions.as_flattened());
+            all.into_iter().try_for_each(|x| memory::extend(&mut out, &x.to_le_bytes()))?;
+        }
+        Ok(out)
+    }
+
+    /// Reads what [`Basis::to_bytes`] returned. CORRUPT: if it is not of so many heads and dims, or a number is not finite.
+    pub fn read(bytes: &[u8], heads: usize, dims: usize) -> Result<Self> {
+        let expected = Basis::bytes_of(heads, dims);
+        if bytes.len() != expected {
+            bail!(Corrupt, "directions of sketches have {} bytes; {expected} expected", bytes.len());
+        }
+        let (mut means, mut directions) = (Vec::new(), Vec::new());
+        memory::reserve(&mut means, heads * dims)?;
+        memory::reserve(&mut directions, heads * dims)?;
+        for head in bytes.chunks_exact(expected / heads.max(1)) {
+            let mut numbers = head.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            if numbers.clone().any(|x| !x.is_finite()) {
+                bail!(Corrupt, "a direction of sketches is not finite");
+            }
+            for _ in 0..dims {
+                memory::push(&mut means, numbers.next().unwrap_or_default())?;
+            }
+            for _ in 0..dims {
+                memory::push(&mut directions, std::array::from_fn(|_| numbers.next().unwrap_or_default()))?;
+            }
+        }
+        Ok(Basis { dims, means, directions })
     }
 
     /// The basis of keys `[head][token][dim]`, of at most [`SAMPLE`] tokens that are evenly apart. The directions are

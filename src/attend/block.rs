@@ -91,6 +91,18 @@ impl Shape {
         self.key_lines() + self.key_scale_lines() + self.value_lines() + self.value_scale_lines()
     }
 
+    /// Whether a head may have so many lines.
+    pub fn is_head(self, lines: usize) -> bool {
+        let wide = lines.wrapping_sub(self.head_lines());
+        wide <= self.dims * WIDE_LINES && wide.is_multiple_of(WIDE_LINES)
+    }
+
+    /// Checks the lines of a head that came from a file.
+    /// CORRUPT: if anything in them is out of range.
+    pub fn check(self, lines: &[Line]) -> Result<()> {
+        check(&self.view(self.parts(lines), &[]))
+    }
+
     /// The lines that any head has, and those of its channels in 16 bits.
     pub(super) fn parts(self, lines: &[Line]) -> (&[Line], &[Line]) {
         lines.split_at(self.head_lines())
@@ -119,25 +131,21 @@ impl Codes {
     /// Takes the bytes of a file, which has none where the head is not there.
     /// CORRUPT: if they have the wrong length, or anything in them is out of range.
     pub fn read(&mut self, shape: Shape, from: &[u8]) -> Result<()> {
-        let (len, head) = (from.len(), shape.head_lines());
-        let extra = (len / size_of::<Line>()).wrapping_sub(head);
+        let (len, lines) = (from.len(), from.len() / size_of::<Line>());
         self.0.clear();
         if len == 0 {
             return Ok(());
         }
-        if !len.is_multiple_of(size_of::<Line>())
-            || extra > shape.dims * WIDE_LINES
-            || !extra.is_multiple_of(WIDE_LINES)
-        {
+        if !len.is_multiple_of(size_of::<Line>()) || !shape.is_head(lines) {
             bail!(
                 Corrupt,
                 "a head of a quantised block has {len} bytes; {} and up to {} times {} more expected",
-                head * size_of::<Line>(),
+                shape.head_lines() * size_of::<Line>(),
                 shape.dims,
                 size_of::<Wide>()
             );
         }
-        self.clear(head + extra)?;
+        self.clear(lines)?;
         bytes_mut(&mut self.0).copy_from_slice(from);
         check(&self.view(shape))
     }

@@ -2,12 +2,13 @@
 
 use super::basis::Basis;
 use super::block::{Block, Codes, Shape};
-use super::offload::{Offloaded, SketchWork};
+use super::gist::{Gist, Gists};
+use super::offload::{Known, Offloaded, SketchWork};
 use super::slots::Slots;
 use crate::arch::attend::lines::bytes;
 use crate::arch::attend::{BLOCK, HeadBlock, Line};
 use crate::status::Result;
-use crate::sys::memory;
+use crate::sys::{Shared, memory};
 use std::ops::Range;
 
 /// Blocks that directions are chosen by.
@@ -25,10 +26,11 @@ pub struct Cell {
 
 /// Codes in memory.
 #[derive(Debug)]
-struct Here {
-    slot: u32,
-    /// Those of channels in 16 bits, which few blocks have.
-    wide: Vec<Line>,
+enum Here {
+    /// In a slot; and those of channels in 16 bits, which few blocks have.
+    Own(u32, Vec<Line>),
+    /// In a block of the base, by its number.
+    Base(u32),
 }
 
 /// A block in a chat.
@@ -38,16 +40,23 @@ pub struct Placed {
     pub first: u32,
     /// The tokens that are left, one bit each.
     pub live: u64,
-    /// The bytes in the file that blocks go to, once it has been written.
+    /// Its bytes in the file that blocks go to, from when it is on its way there.
     pub place: Option<Range<u64>>,
-    /// The piece of a chat file that has it, and the checksum of its stored bytes.
-    pub saved: Option<(u32, u64)>,
+    /// The number of its write, while that has not ended; else 0.
+    pub ticket: u64,
+    /// Its tile in the file, and its number there, once it was saved.
+    pub tile: Option<(u32, u32)>,
 }
 
 impl Cell {
     /// Whether its codes are in memory.
     pub fn is_here(&self) -> bool {
         self.here.is_some()
+    }
+
+    /// Whether its codes are in memory as those of a base, which they never leave.
+    pub fn is_of_base(&self) -> bool {
+        matches!(self.here, Some(Here::Base(_)))
     }
 
     /// Whether its codes are in a file alone.
@@ -61,7 +70,10 @@ impl Cell {
     }
 
     fn wide_bytes(&self) -> usize {
-        self.here.as_ref().map_or(0, |here| here.wide.capacity() * size_of::<Line>())
+        match &self.here {
+            Some(Here::Own(_, wide)) => wide.capacity() * size_of::<Line>(),
+            _ => 0,
+        }
     }
 
     fn sketch_bytes(&self) -> usize {
@@ -96,7 +108,11 @@ pub struct Blocks {
     wide_bytes: usize,
     sketch_bytes: usize,
     /// The directions of sketches; from the first block on that goes to a file.
-    pub basis: Option<Basis>,
+    pub(crate) basis: Option<Shared<Basis>>,
+    /// Blocks that others share.
+    pub(crate) base: Option<Shared<Blocks>>,
+    /// From the first block on that goes to a file; of the blocks that were written.
+    pub(super) gists: Gists,
 }
 
 impl Blocks {
@@ -112,6 +128,8 @@ impl Blocks {
         wide_bytes: 0,
         sketch_bytes: 0,
         basis: None,
+        base: None,
+        gists: Gists::NONE,
     };
 
     /// All blocks.
@@ -152,7 +170,8 @@ impl Blocks {
             + self.list.capacity() * size_of::<Placed>()
             + self.cells.capacity() * size_of::<Cell>()
             + self.scores.capacity() * size_of::<f32>()
-            + self.basis.as_ref().map_or(0, Basis::bytes)
+            + self.basis.as_ref().map_or(0, |basis| basis.bytes())
+            + self.gists.bytes()
     }
 
     /// Bytes of memory of a block of so many heads whose codes are in memory, none of their channels in 16 bits.
@@ -163,7 +182,7 @@ impl Blocks {
     /// Bytes of memory of a block of so many heads whose codes are in a file alone, and those of its sketches.
     pub fn away_bytes(heads: usize) -> [usize; 2] {
         let sketches = heads * size_of::<Offloaded>();
-        [sketches + heads * CELL_BYTES + size_of::<Placed>(), sketches]
+        [sketches + heads * (CELL_BYTES + Gists::bytes_of()) + size_of::<Placed>(), sketches]
     }
 
     /// Bytes of codes.
@@ -191,7 +210,7 @@ impl Blocks {
             let more = room - list.len();
             memory::reserve(list, more)?;
         }
-        Ok(())
+        if self.basis.is_some() { self.gists.reserve(heads, room) } else { Ok(()) }
     }
 
     /// Appends a block, for which there is room in the lists, from a logical position on, of whose tokens some are left.
@@ -202,9 +221,7 @@ impl Blocks {
         for codes in block.heads() {
             let wide = codes.is_there().then(|| memory::copied(codes.parts(self.shape).1)).transpose();
             match wide {
-                Ok(wide) => {
-                    put(&mut self.cells, Cell { here: wide.map(|wide| Here { slot: 0, wide }), offloaded: None })
-                }
+                Ok(wide) => put(&mut self.cells, Cell { here: wide.map(|wide| Here::Own(0, wide)), offloaded: None }),
                 Err(refused) => {
                     self.cells.truncate(before);
                     return Err(refused);
@@ -213,18 +230,24 @@ impl Blocks {
         }
         for (head, (cell, codes)) in (0..).zip(self.cells[before..].iter_mut().zip(block.heads())) {
             put(&mut self.scores, 1.0);
-            if let Some(here) = &mut cell.here {
-                here.slot = self.slots.push((number as u32, head), codes.parts(self.shape).0);
+            if let Some(Here::Own(slot, _)) = &mut cell.here {
+                *slot = self.slots.push((number as u32, head), codes.parts(self.shape).0);
             }
         }
-        put(&mut self.list, Placed { first, live, place: None, saved: None });
+        put(&mut self.list, Placed { first, live, place: None, ticket: 0, tile: None });
         self.list_heads_from(number);
         Ok(())
     }
 
-    /// See [`Placed::saved`].
-    pub fn set_saved(&mut self, block: u32, piece: Option<(u32, u64)>) {
-        self.list[block as usize].saved = piece;
+    /// Appends a block of the base, for which there is room in the lists.
+    pub fn push_base(&mut self, of_base: u32, first: u32, live: u64) {
+        let number = self.list.len();
+        for _ in 0..self.heads() {
+            put(&mut self.cells, Cell { here: Some(Here::Base(of_base)), offloaded: None });
+            put(&mut self.scores, 1.0);
+        }
+        put(&mut self.list, Placed { first, live, place: None, ticket: 0, tile: None });
+        self.list_heads_from(number);
     }
 
     /// Replaces the tokens that are left of each block: `first` and `live`. Blocks without any go.
@@ -261,6 +284,7 @@ impl Blocks {
                     self.cells.swap(to, from);
                     self.scores.swap(to, from);
                 });
+                self.gists.copy(block, left);
                 left += 1;
             }
         }
@@ -274,11 +298,11 @@ impl Blocks {
     /// Frees the slot of a head of a block.
     fn free_slot(&mut self, block: usize, head: usize) {
         let heads = self.heads();
-        let Some(Here { slot, .. }) = self.cells[block * heads + head].here.take() else { return };
-        if let Some((block, head)) = self.slots.remove(slot)
-            && let Some(here) = &mut self.cells[block as usize * heads + head as usize].here
+        let Some(Here::Own(freed, _)) = self.cells[block * heads + head].here.take() else { return };
+        if let Some((block, head)) = self.slots.remove(freed)
+            && let Some(Here::Own(slot, _)) = &mut self.cells[block as usize * heads + head as usize].here
         {
-            here.slot = slot;
+            *slot = freed;
         }
     }
 
@@ -297,13 +321,13 @@ impl Blocks {
             for (head, cell) in cells.iter().enumerate() {
                 *wide_bytes += cell.wide_bytes();
                 *sketch_bytes += cell.sketch_bytes();
-                match (&cell.here, &cell.offloaded) {
-                    (Some(place), _) => {
-                        slots.own(place.slot, (at, head as u32));
-                        put(&mut here[head], at);
-                    }
-                    (None, Some(_)) => put(&mut away[head], at),
-                    (None, None) => {}
+                if let Some(Here::Own(slot, _)) = cell.here {
+                    slots.own(slot, (at, head as u32));
+                }
+                match cell {
+                    _ if cell.is_here() => put(&mut here[head], at),
+                    _ if cell.is_away() => put(&mut away[head], at),
+                    _ => {}
                 }
             }
         }
@@ -353,7 +377,7 @@ impl Blocks {
             let (lines, wide) = codes.parts(self.shape);
             let wide = memory::copied(wide)?;
             let slot = self.slots.push((block, head as u32), lines);
-            self.change(block, head, |all| all.cell_mut(block, head).here = Some(Here { slot, wide }));
+            self.change(block, head, |all| all.cell_mut(block, head).here = Some(Here::Own(slot, wide)));
         }
         Ok(())
     }
@@ -375,13 +399,82 @@ impl Blocks {
         self.slots.give_back();
     }
 
-    /// Takes note of where a block was written, once, and of its heads there.
-    pub fn written(&mut self, block: u32, place: Range<u64>, heads: Vec<Option<Box<Offloaded>>>) {
-        let known = self.list[block as usize].place.replace(place);
-        debug_assert!(known.is_none(), "heads that are in the file alone would be lost");
-        for (head, offloaded) in heads.into_iter().enumerate() {
-            self.change(block, head, |all| all.cell_mut(block, head).offloaded = offloaded);
+    /// A block is on its way to a place in the file, by a write of this number.
+    pub fn writes(&mut self, block: u32, place: Range<u64>, ticket: u64) {
+        let placed = &mut self.list[block as usize];
+        debug_assert!(placed.place.is_none(), "heads that are in the file alone would be lost");
+        (placed.place, placed.ticket) = (Some(place), ticket);
+    }
+
+    /// The block of a write that has not ended.
+    pub fn written(&self, ticket: u64) -> Option<u32> {
+        let at = self.list.iter().position(|placed| placed.ticket == ticket)?;
+        Some(at as u32)
+    }
+
+    /// The write of a block has ended: its heads in the file. Without any it has failed, and its place is free.
+    pub fn end_write(&mut self, block: u32, heads: Option<Vec<Option<Known>>>) {
+        self.list[block as usize].ticket = 0;
+        let Some(heads) = heads else {
+            self.list[block as usize].place = None;
+            return;
+        };
+        for (head, known) in heads.into_iter().enumerate() {
+            if self.cell(block, head).is_here() {
+                self.know(block, head, known);
+            }
         }
+    }
+
+    /// Takes what is known of a head of a block in the file.
+    fn know(&mut self, block: u32, head: usize, known: Option<Known>) {
+        let offloaded = known.map(|(offloaded, gist)| {
+            self.gists.set(block as usize, head, &gist);
+            offloaded
+        });
+        self.change(block, head, |all| all.cell_mut(block, head).offloaded = offloaded);
+    }
+
+    /// The gist of a head of a block that is in the file.
+    pub fn gist(&self, block: u32, head: usize) -> Gist {
+        self.gists.get(block as usize, head)
+    }
+
+    /// Takes the directions of sketches, where there are none.
+    pub(crate) fn set_basis(&mut self, basis: Shared<Basis>) {
+        if self.basis.is_none() {
+            // Blocks whose gists have no room promise all.
+            let _ = self.gists.reserve(self.heads(), self.list.capacity());
+            self.basis = Some(basis);
+        }
+    }
+
+    /// A saved chat has a block in a tile, at a place in the file; `heads` are what is known of those there, where they may leave
+    /// memory.
+    pub fn set_saved_in(&mut self, block: u32, tile: (u32, u32), place: Range<u64>, heads: Option<Vec<Option<Known>>>) {
+        let placed = &mut self.list[block as usize];
+        (placed.place, placed.ticket, placed.tile) = (Some(place), 0, Some(tile));
+        for (head, known) in heads.into_iter().flatten().enumerate() {
+            self.know(block, head, known);
+        }
+    }
+
+    /// Sets the score of a head of a block.
+    pub fn set_score(&mut self, block: u32, head: usize, score: f32) {
+        let at = block as usize * self.heads() + head;
+        self.scores[at] = score;
+    }
+
+    /// Of a head of a block what is known of it in the file, and its first byte there.
+    pub fn in_file(&self, block: u32, head: usize) -> Option<(&Offloaded, u64)> {
+        let place = self.list[block as usize].place.as_ref()?;
+        let head = self.cell(block, head).offloaded.as_ref()?;
+        Some((head, place.start + head.bytes().start))
+    }
+
+    /// Of all blocks.
+    pub fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// Lowers the scores of all blocks, wherever they are.
@@ -395,18 +488,21 @@ impl Blocks {
         self.scores[at] = self.scores[at].max(score);
     }
 
-    /// The place in the file of a block of which no head is there any more.
-    pub fn unused(&mut self, block: u32) -> Option<Range<u64>> {
+    /// The place in the file of a block of which no head is there any more, and whether a saved chat has it.
+    pub fn unused(&mut self, block: u32) -> Option<(Range<u64>, bool)> {
         let is_unused = self.cells_of(block).iter().all(|cell| cell.offloaded.is_none());
-        self.list[block as usize].place.take_if(|_| is_unused)
+        let placed = &mut self.list[block as usize];
+        let place = placed.place.take_if(|_| is_unused && placed.ticket == 0)?;
+        Some((place, placed.tile.take().is_some()))
     }
 
-    /// Chooses the directions of sketches by the keys of the blocks in memory, some of each head. A head without any has none.
-    pub fn learn(&mut self) -> Result<()> {
+    /// Keys by which the directions of sketches are chosen, `[head][token][dim]`, and the tokens of a head: those of some blocks in
+    /// memory. A head without any has zeros.
+    pub fn samples(&self) -> Result<(Vec<f32>, usize)> {
         let most = self.here.iter().map(Vec::len).max().unwrap_or(0).min(SAMPLES);
         let (tokens, heads, dims) = (most * BLOCK, self.heads(), self.shape.dims);
         if tokens == 0 {
-            return Ok(());
+            return Ok((Vec::new(), 0));
         }
         let mut keys = memory::filled(0.0, heads * tokens * dims)?;
         let mut work = SketchWork::default();
@@ -418,14 +514,15 @@ impl Blocks {
                 }
             }
         }
-        self.basis = Some(Basis::learn(&keys, tokens, heads, dims)?);
-        Ok(())
+        Ok((keys, tokens))
     }
 
     /// The lines of a head of a block that is in memory, and those of its channels in 16 bits.
     fn parts(&self, block: u32, head: usize) -> Option<(&[Line], &[Line])> {
-        let here = self.cell(block, head).here.as_ref()?;
-        Some((self.slots.lines(here.slot), &here.wide))
+        match self.cell(block, head).here.as_ref()? {
+            Here::Own(slot, wide) => Some((self.slots.lines(*slot), wide)),
+            Here::Base(block) => self.base.as_ref()?.parts(*block, head),
+        }
     }
 
     /// The lines of a head of a block that is in memory, but for those of channels in 16 bits.

@@ -47,8 +47,8 @@ pub struct Found {
 impl Found {
     /// The log of the least share of attention with which a block that was read stays in memory: 1 in 32.
     pub(super) const LEAST_SHARE: f32 = -3.47;
-    /// Most blocks that a piece of the file keeps, and most of those that a part has waited for.
-    pub(super) const MOST_ARRIVED: [usize; 2] = [2, 8];
+    /// Most blocks that a piece of the file keeps.
+    pub(super) const MOST_ARRIVED: usize = 2;
 
     /// Nothing is found.
     pub(super) fn clear(&mut self) {

@@ -6,6 +6,7 @@ mod block;
 mod blocks;
 mod fold;
 mod found;
+mod gist;
 mod offload;
 mod queries;
 mod reload;
@@ -19,10 +20,11 @@ pub use basis::Basis;
 pub use block::{Block, Codes, EncodeWork, Shape, Unfit};
 pub use blocks::{Blocks, Cell, Placed};
 pub use found::{Arrived, Found, Mass};
-pub use offload::{Offloaded, Reads, SketchWork, Source};
+pub use gist::{Gist, Set};
+pub use offload::{Known, Offloaded, Reads, SketchWork, Source, pause};
 pub use queries::Queries;
 pub use round::{MOST_PARTS, Round};
-pub use sketch::Sketch;
+pub use sketch::{NO_SKETCH, Sketch};
 pub use step::{FEW_ROWS, Mask, Step, Tokens, Work, WorkPool, attend};
 
 #[cfg(test)]

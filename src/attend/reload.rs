@@ -2,7 +2,7 @@
 
 use super::block::Codes;
 use super::found::{Arrived, Found};
-use super::offload::{self, Read, Source, Wanted};
+use super::offload::{self, Read, ReadWork, Source, Wanted};
 use super::step::{FEW_ROWS, Run, Tile, Unit, Work};
 use crate::arch::attend::{Line, Running};
 use crate::arch::estimates::LANES;
@@ -12,8 +12,8 @@ use crate::sys::memory;
 use std::time::Instant;
 
 impl Run<'_> {
-    /// Reads and folds blocks of a KV head that are in a file: of every `step`th from `first` on, those that the rows want.
-    pub(super) fn fold_away(
+    /// Chooses blocks of a KV head that are in a file: of every `step`th from `first` on, those that the rows want.
+    pub(super) fn choose_away(
         &self,
         unit: &Unit,
         head: usize,
@@ -22,26 +22,53 @@ impl Run<'_> {
     ) -> Result<()> {
         let (tokens, range) = (self.tokens, self.vectors(unit, head));
         let Some(source) = tokens.source.filter(|_| !tokens.blocks.away(head).is_empty()) else { return Ok(()) };
-        if self.step.queries.rows > FEW_ROWS {
+        let mut reads = std::mem::take(&mut work.reads);
+        let chosen = if self.step.queries.rows > FEW_ROWS {
             let all = tokens.blocks.away(head).iter().map(|block| Wanted { block: *block, head, share: 0.0 });
-            work.reads.wanted = memory::collect(all)?;
+            memory::collect(all).map(|all| reads.wanted = all)
         } else {
             let lanes = tokens.shape.lanes() * LANES;
-            let mut reads = std::mem::take(&mut work.reads);
             let vectors = range.map(|at| (self.known(at, work), &work.queries[at * lanes..][..tokens.shape.dims]));
-            let chosen = source.choose(tokens.blocks, head, (first, step), vectors, &mut reads);
-            work.reads = reads;
-            chosen?;
-        }
-        work.reads.most_arrived = work.found.arrived.len() + Found::MOST_ARRIVED[0];
-        let wanted = std::mem::take(&mut work.reads.wanted);
-        wanted.iter().filter(|wanted| self.sees(unit, wanted.block)).try_for_each(|wanted| {
-            if self.read(unit, &source, *wanted, work)? {
-                return Ok(());
+            source.choose(tokens.blocks, head, (first, step), vectors, &mut reads)
+        };
+        let ReadWork { wanted, chosen: all, .. } = &mut reads;
+        let mut seen = wanted.iter().filter(|wanted| self.sees(unit, wanted.block));
+        let chosen = chosen.and_then(|()| seen.try_for_each(|wanted| memory::push(all, *wanted)));
+        work.reads = reads;
+        chosen
+    }
+
+    /// Reads and folds the next of the chosen blocks, those of a piece of a KV head. Each waits for its turn, so that sums have
+    /// the same bits whatever the system has in memory; once one is not there, all are asked for.
+    pub(super) fn fold_away(
+        &self,
+        unit: &Unit,
+        head: usize,
+        (first, step): (usize, usize),
+        deadline: Instant,
+        work: &mut Work,
+    ) -> Result<()> {
+        let Some(source) = self.tokens.source else { return Ok(()) };
+        let is_of_piece = |wanted: &Wanted| wanted.head == head && wanted.block as usize & (step - 1) == first;
+        work.reads.most_arrived = work.found.arrived.len() + Found::MOST_ARRIVED;
+        while let Some(wanted) = work.reads.chosen.get(work.reads.next).copied().filter(is_of_piece) {
+            work.reads.next += 1;
+            if self.read(unit, &source, wanted, work)? {
+                continue;
             }
-            memory::push(&mut work.reads.late, *wanted)
-        })?;
-        work.reads.wanted = wanted;
+            if !std::mem::replace(&mut work.reads.are_asked, true) {
+                work.reads.chosen[work.reads.next..].iter().for_each(|other| source.ask(self.tokens.blocks, *other));
+            }
+            loop {
+                if !offload::pause(deadline, &mut work.found.reads) {
+                    work.found.reads.late += 1;
+                    break;
+                }
+                if self.read(unit, &source, wanted, work)? {
+                    break;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -67,28 +94,6 @@ impl Run<'_> {
     pub(super) fn known(&self, at: usize, work: &Work) -> f32 {
         let raw = work.raw.get(at).map_or(f32::NEG_INFINITY, Running::log);
         work.running[at].log().max(raw)
-    }
-
-    /// Folds the blocks that were not there at first, as long as there is time.
-    pub(super) fn fold_late(&self, unit: &Unit, deadline: Instant, work: &mut Work) -> Result<()> {
-        let Some(source) = self.tokens.source else { return Ok(()) };
-        work.reads.most_arrived = work.found.arrived.len() + Found::MOST_ARRIVED[1];
-        while !work.reads.late.is_empty() && offload::pause(deadline, &mut work.found.reads) {
-            let mut late = std::mem::take(&mut work.reads.late);
-            let mut result = Ok(());
-            late.retain(|wanted| match self.read(unit, &source, *wanted, work) {
-                Ok(is_read) => !is_read,
-                Err(error) => {
-                    result = Err(error);
-                    true
-                }
-            });
-            work.reads.late = late;
-            result?;
-        }
-        work.found.reads.late += work.reads.late.len() as u64;
-        work.reads.late.clear();
-        Ok(())
     }
 
     /// Reads and folds a head of a block; false if it is not in the system's memory yet.

@@ -5,7 +5,7 @@
 
 use super::basis::Basis;
 use crate::arch::attend::BLOCK;
-use crate::arch::estimates::{DIRECTIONS, LANES, ROWS_ABREAST, Shorts, SketchRow, SketchTile, high_weight, low_weight};
+use crate::arch::estimates::{DIRECTIONS, LANES, ROWS_ABREAST, SketchRow, SketchTile, high_weight, low_weight};
 use crate::arch::kernels;
 
 /// The sketch of a head of a block: 10 bytes a token.
@@ -13,6 +13,8 @@ pub type Sketch = [SketchTile; BLOCK / LANES];
 
 /// The largest magnitude of a key element.
 const LARGEST: f32 = 65_504.0;
+/// A sketch before it is filled.
+pub const NO_SKETCH: Sketch = [EMPTY; BLOCK / LANES];
 const EMPTY: SketchTile = SketchTile { codes: [[0; LANES]; DIRECTIONS / 2], scales: [[0; 2]; LANES] };
 
 /// An element of a key as it is sketched.
@@ -26,19 +28,35 @@ pub(super) fn tame(x: f32) -> f32 {
 /// codes are `z / scale` to the nearest integer, ties to even, within ±7.
 pub(super) fn sketch(keys: &[f32], basis: &Basis, head: usize, centred: &mut [f32]) -> Sketch {
     let (mean, directions) = (basis.mean(head), basis.directions(head));
-    let mut tiles = [EMPTY; BLOCK / LANES];
+    let mut tiles = NO_SKETCH;
     for (token, key) in keys.chunks_exact(mean.len()).enumerate() {
         centred.iter_mut().zip(key.iter().zip(mean)).for_each(|(x, (key, mean))| *x = tame(*key) - mean);
         let parts = (kernels().estimates.project)(centred, directions);
-        let scale = scale_of(parts.iter().fold(0.0, |most, z| most.max(z.abs())), 7.0);
         let (tile, lane) = (&mut tiles[token / LANES], token % LANES);
-        let code = |d: usize| code_of(parts[d], scale, -7.0, 7.0) as u8;
-        for (d, pair) in tile.codes.iter_mut().enumerate() {
-            pair[lane] = code(d) & 15 | code(d + DIRECTIONS / 2) << 4;
-        }
-        set_short(&mut tile.scales, lane, scale);
+        let (codes, scale) = codes(&parts);
+        tile.codes.iter_mut().zip(codes).for_each(|(pair, code)| pair[lane] = code);
+        tile.scales[lane] = scale;
     }
     tiles
+}
+
+/// The codes of a key's parts along the directions, and their scale.
+pub(super) fn codes(parts: &[f32; DIRECTIONS]) -> ([u8; DIRECTIONS / 2], [u8; 2]) {
+    let scale = scale_of(parts.iter().fold(0.0, |most, z| most.max(z.abs())), 7.0);
+    let code = |d: usize| code_of(parts[d], scale, -7.0, 7.0) as u8;
+    let codes = std::array::from_fn(|d| code(d) & 15 | code(d + DIRECTIONS / 2) << 4);
+    (codes, ((scale.to_bits() >> 16) as u16).to_ne_bytes())
+}
+
+/// The parts of a key, as its codes have them.
+pub(super) fn key(sketch: &Sketch, token: usize) -> [f32; DIRECTIONS] {
+    let (tile, lane) = (&sketch[token / LANES], token % LANES);
+    let scale = f32::from_bits(u32::from(u16::from_ne_bytes(tile.scales[lane])) << 16);
+    std::array::from_fn(|d| {
+        let pair = tile.codes[d % (DIRECTIONS / 2)][lane];
+        let code = if d < DIRECTIONS / 2 { (pair << 4) as i8 >> 4 } else { pair as i8 >> 4 };
+        scale * f32::from(code)
+    })
 }
 
 /// A query vector, already times the factor of logits, as the kernel takes it.
@@ -49,6 +67,12 @@ pub(super) fn row(query: &[f32], basis: &Basis, head: usize) -> SketchRow {
     (kernels.dots)(query, basis.mean(head), query.len(), &mut base);
     let weight = |d| if d < DIRECTIONS / 2 { low_weight(parts[d]) } else { high_weight(parts[d]) };
     SketchRow { weights: std::array::from_fn(weight), base: base[0] }
+}
+
+/// The parts of a query vector along the directions.
+pub(super) fn parts(row: &SketchRow) -> [f32; DIRECTIONS] {
+    let factors = [1.0 / low_weight(1.0), 1.0 / high_weight(1.0)];
+    std::array::from_fn(|d| row.weights[d] * factors[d / (DIRECTIONS / 2)])
 }
 
 /// The log of the sum of `exp(logit)` over a block, for each row; `rows` are [`ROWS_ABREAST`] at most.
@@ -81,10 +105,4 @@ fn code_of(x: f32, scale: f32, low: f32, high: f32) -> i8 {
 fn nearest(x: f32) -> i8 {
     // The sum rounds to an integer, which its lower bits then hold: a vector operation, unlike `round_ties_even` on old CPUs.
     (x + 12_582_912.0).to_bits() as i8
-}
-
-/// Sets one of the upper halves of floats.
-fn set_short(shorts: &mut Shorts, lane: usize, x: f32) {
-    debug_assert!(lane < LANES);
-    shorts[lane] = ((x.to_bits() >> 16) as u16).to_ne_bytes();
 }

@@ -351,8 +351,8 @@ impl Run<'_> {
                 for (at, block) in self.tokens.blocks.here(head).iter().enumerate() {
                     self.fold_here(&unit, *block, head, at, work)?;
                 }
-                self.fold_away(&unit, head, (0, 1), work)?;
-                self.fold_late(&unit, deadline, work)?;
+                self.choose_away(&unit, head, (0, 1), work)?;
+                self.fold_away(&unit, head, (0, 1), deadline, work)?;
                 self.check_sums(&unit, 0, &work.running)?;
                 work.shares.weigh(|head| self.vectors(&unit, head), &work.running, &mut work.found);
                 self.finish(&unit, &mut work.sums, &work.running, write);
@@ -371,15 +371,16 @@ impl Run<'_> {
         left.here = left.heads.len();
         if self.tokens.source.is_some() && (0..heads).any(|head| !self.tokens.blocks.away(head).is_empty()) {
             self.weigh_raw(&unit, work)?;
-            for at in share(heads * AWAY_PIECES, (part, parts)) {
-                self.begin_piece(&unit, at / AWAY_PIECES, work);
-                self.fold_away(&unit, at / AWAY_PIECES, (at % AWAY_PIECES, AWAY_PIECES), work)?;
-                self.end_piece(&unit, at / AWAY_PIECES, work, &mut left)?;
+            let pieces = share(heads * AWAY_PIECES, (part, parts));
+            let piece = |at: usize| (at / AWAY_PIECES, (at % AWAY_PIECES, AWAY_PIECES));
+            for (head, piece) in pieces.clone().map(piece) {
+                self.begin_piece(&unit, head, work);
+                self.choose_away(&unit, head, piece, work)?;
             }
-            if !work.reads.late.is_empty() {
-                (0..heads).for_each(|head| self.begin_piece(&unit, head, work));
-                self.fold_late(&unit, deadline, work)?;
-                (0..heads).try_for_each(|head| self.end_piece(&unit, head, work, &mut left))?;
+            for (head, piece) in pieces.map(piece) {
+                self.begin_piece(&unit, head, work);
+                self.fold_away(&unit, head, piece, deadline, work)?;
+                self.end_piece(&unit, head, work, &mut left)?;
             }
         }
         std::mem::swap(&mut left.shares, &mut work.shares);
@@ -504,7 +505,7 @@ impl Run<'_> {
         work.sums.fill(0.0);
         work.raw.clear();
         work.shares.clear();
-        work.reads.late.clear();
+        work.reads.clear();
         if let Some(mask) = &self.step.mask {
             for row in unit.row..unit.row + unit.rows {
                 let addends = &mask.data[row * mask.stride..][..mask.tokens as usize];

@@ -1,5 +1,6 @@
 //! Blocks against a model of their format in f64.
 
+mod gist;
 mod sketch;
 mod steps;
 

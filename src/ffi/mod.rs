@@ -24,7 +24,6 @@ pub mod gear;
 pub mod h2o;
 pub mod layout;
 pub mod session;
-pub mod snapshot;
 pub mod status;
 pub mod store;
 pub mod version;

@@ -13,14 +13,14 @@ pub(super) use ladder::Ladder;
 use super::config::MemoryRules;
 use super::layer::Layer;
 use super::metrics::{Field, numbers};
-use super::offload::Offload;
 use super::quant::Encoding;
 use super::step::Spare;
+use super::tier::Tier;
 use super::{Session, State};
 use crate::attend::{self, Blocks, WorkPool};
 use crate::layout::{Layout, Rows};
 use crate::status::{Result, bail};
-use crate::sys::{memory, pages};
+use crate::sys::pages;
 
 /// Sketches take at most this share of what is left for blocks, of 8: a block of the file is better than one that is gone.
 const MOST_SKETCHES: usize = 7;
@@ -30,6 +30,10 @@ const LEAST_BLOCKS: usize = 2;
 const LEAST_WORKING: usize = if cfg!(test) { 1 } else { 512 << 10 };
 /// Working memory of attention and encoding is freed after each step where it takes more than this part of the budget.
 const WORKING_PART: u64 = 8;
+/// Room for working memory grows by such parts of the budget.
+const WORKING_STEP: u64 = 256;
+/// Blocks that are on their way to the file take at most this part of the budget, and no other bytes do.
+const WRITING_PART: u64 = 64;
 /// Bytes of lists and sketches that may be free in the heap before it returns them to the system.
 const FREE: usize = 512 << 10;
 
@@ -79,9 +83,10 @@ pub(super) struct Budget {
     least: u64,
     /// `None` before the first begin.
     holds: Option<Holds>,
+    /// Bytes that are kept for working memory, the most that there was: shares do not depend on what a pool has at the moment.
+    pub(super) working: usize,
     /// Bytes of lists and sketches that were freed since the heap returned its memory.
     freed: usize,
-    pub(super) offload: Option<Offload>,
 }
 
 /// The bytes of one layer.
@@ -136,6 +141,7 @@ numbers! {
     bytes block_bytes: "blocks, and what is known of those in the file",
     bytes working_bytes: "working memory of begin and attend",
     bytes file_bytes: "length of the file",
+    bytes base_bytes: "blocks of kv_memory_base, which sessions of the process share; not in bytes",
     tokens file_tokens: "only in the file, over all layers; that of one of n KV heads counts 1 / n",
     tokens dropped_tokens: "dropped since the resets, likewise",
     count reads: "heads of blocks that steps have read from the file",
@@ -143,24 +149,26 @@ numbers! {
     count returned: "heads of blocks that came back to stay",
     bytes written_bytes: "written to the file",
     count failed_writes: "writes that failed, or had no room in kv_memory_file_mb",
+    count late_writes: "begins and ends of layers after which blocks were in memory still, since the file had them not yet",
     count failed_reads: "reads that failed",
     count lost: "heads of blocks that the file had no more",
     count over_steps: "steps of up to 16 tokens that ended above the share of their layer; a chunk of more may",
-    ns wait_ns: "that attending threads waited for the file",
+    ns wait_ns: "that attention, begin and end waited for the file",
 }
 
 impl Budget {
-    /// One line: what it does, as it is now.
-    pub(super) fn outlook(&self) -> Result<String> {
-        let is_missing = self.offload.as_ref().is_some_and(Offload::is_missing);
-        self.rules.outlook(self.bytes, self.holds, is_missing)
+    /// One line: what it does, as it is now, with such a file.
+    pub(super) fn outlook(&self, tier: Option<&Tier>) -> Result<String> {
+        self.rules.outlook(self.bytes, self.holds, tier.is_some_and(Tier::is_missing))
     }
 
-    pub(super) fn new(rules: MemoryRules) -> Result<Self> {
-        let file = rules.file.as_deref().map(memory::text).transpose()?;
-        let mut offload = file.map(|file| Offload::new(file, rules.file_bytes, rules.wait));
-        offload.as_mut().map_or(Ok(()), Offload::make)?;
-        Ok(Budget { bytes: rules.bytes, rules, model: None, least: 0, holds: None, freed: 0, offload })
+    pub(super) fn new(rules: MemoryRules) -> Self {
+        Budget { bytes: rules.bytes, rules, model: None, least: 0, holds: None, working: 0, freed: 0 }
+    }
+
+    /// Bytes that are kept for blocks on their way to the file.
+    fn writing_bytes(&self) -> u64 {
+        if self.rules.file.is_some() { self.bytes / WRITING_PART } else { 0 }
     }
 
     /// The share of a layer with such tokens, whose steps append `next` of them. `working`: bytes that no layer has.
@@ -168,7 +176,8 @@ impl Budget {
         let token = sizes.token;
         // A layer that has not been used yet is taken for one like this.
         let all: usize = layers.iter().map(|layer| layer.sizes().map_or(token, |sizes| sizes.token)).sum();
-        let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX).saturating_sub(working) as u128 * token as u128
+        let bytes = self.bytes - self.writing_bytes();
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(working) as u128 * token as u128
             / all.max(1) as u128;
         Share::new(bytes as usize, sizes, next)
     }
@@ -215,17 +224,32 @@ impl Budget {
     /// be none.
     fn set(&mut self, bytes: u64) {
         self.bytes = bytes.max(self.least).max(1);
+        self.working = self.working.min((self.bytes / WORKING_PART) as usize);
         self.holds = self.model.map(|model| model.holds(self.bytes));
     }
 
+    /// Keeps the room for working memory that a chat had when it was saved.
+    pub(super) fn take_working(&mut self, working: u64) {
+        let most = self.bytes / WORKING_PART;
+        self.working = self.working.max(working.min(most) as usize);
+    }
+
+    /// Keeps room for so much working memory from now on. Returns the bytes that are kept.
+    fn keep_for(&mut self, working: usize) -> usize {
+        if working > self.working {
+            self.working = room(self.bytes, working);
+        }
+        self.working
+    }
+
     /// Lets blocks of layers without an open step leave until the budget holds.
-    fn fit_all(&mut self, layers: &mut [Layer], working: usize) {
+    fn fit_all(&mut self, layers: &mut [Layer], mut tier: Option<&mut Tier>, working: usize) {
         for at in 0..layers.len() {
             let layer = &layers[at];
             if let (false, Some(sizes)) = (layer.slot.is_open(), layer.sizes()) {
                 let raw = layer.lengths().physical.saturating_sub(layer.leaving());
                 let share = self.share(layers, &sizes, 1, working);
-                layers[at].fit(Some(&share), raw, self.offload.as_mut());
+                layers[at].fit(Some(&share), raw, tier.as_deref_mut());
             }
         }
     }
@@ -240,14 +264,17 @@ impl Budget {
     }
 }
 
+/// The room for so much working memory in a budget: twice as much where that is a small part, since what leaves memory is not to
+/// depend on how lists have grown.
+pub(super) fn room(budget: u64, working: usize) -> usize {
+    let step = (budget / WORKING_STEP).max(1) as usize;
+    let is_small = 2 * working as u64 <= budget / WORKING_PART;
+    step * if is_small { (2 * working).div_ceil(step).next_power_of_two() } else { working.div_ceil(step) }
+}
+
 /// Tokens of a step that are a prompt's chunk: they leave in the next begin, and nothing is dropped to make room for them.
 pub(super) fn chunk(added: u32) -> u32 {
     if added as usize > attend::FEW_ROWS { added } else { 0 }
-}
-
-/// The file of a session's budget.
-pub(super) fn offload(budget: &mut Option<Budget>) -> Option<&mut Offload> {
-    budget.as_mut()?.offload.as_mut()
 }
 
 impl Session {
@@ -257,43 +284,46 @@ impl Session {
     /// INVALID_ARGUMENT: if the config sets no budget.
     pub fn trim(&self, bytes: u64) -> Result<u64> {
         let mut state = self.state()?;
-        let working = self.fit_working(&mut state)?;
         let Some(budget) = &mut state.budget else {
             bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb does");
         };
         budget.set(bytes);
-        let working = self.fit(&mut state, working)?;
+        let (mut used, mut written) = (self.fit(&mut state)?, 0);
+        // As long as writes end well.
+        while state.finish_writes()? && state.tier.as_ref().is_some_and(|tier| tier.counts()[1] > written) {
+            written = state.tier.as_ref().map_or(0, |tier| tier.counts()[1]);
+            used = self.fit(&mut state)?;
+        }
         pages::trim_heap();
-        Ok(state.memory_stats(working).bytes)
+        Ok(used)
     }
 
     /// Frees the working memory of attention and of encoding where it takes more than its part of the budget: blocks make no
-    /// room for what one step has needed. Returns the bytes of working memory that is left.
+    /// room for what one step has needed. Returns the bytes that are kept for working memory.
     pub(super) fn fit_working(&self, state: &mut State) -> Result<usize> {
         if let Some(budget) = &mut state.budget {
             let mut parts = self.parts()?;
             let bytes = parts.bytes() + state.spare.bytes() + state.encoding.bytes();
+            if let Some(tier) = &mut state.tier {
+                tier.most_waiting = budget.writing_bytes() as usize;
+            }
             if bytes as u64 > budget.bytes / WORKING_PART {
                 (*parts, state.encoding, state.spare) = (WorkPool::default(), Encoding::default(), Spare::default());
                 budget.see_freed(bytes);
             }
         }
-        self.working_bytes(state)
+        let working = self.working_bytes(state)?;
+        Ok(state.budget.as_mut().map_or(0, |budget| budget.keep_for(working)))
     }
 
-    /// Lets blocks of layers without an open step leave until the budget holds, beside so much working memory; again where
-    /// blocks that went to the file have taken more. Returns what it is then.
+    /// Lets blocks of layers without an open step leave until the budget holds. Returns the bytes in use afterwards.
     /// INTERNAL: if a thread has panicked.
-    pub(super) fn fit(&self, state: &mut State, mut working: usize) -> Result<usize> {
-        for _ in 0..2 {
-            let State { layers, budget: Some(budget), .. } = &mut *state else { break };
-            budget.fit_all(layers, working);
-            let before = std::mem::replace(&mut working, self.working_bytes(state)?);
-            if working <= before {
-                break;
-            }
+    pub(super) fn fit(&self, state: &mut State) -> Result<u64> {
+        let working = self.fit_working(state)?;
+        if let State { layers, budget: Some(budget), tier, .. } = &mut *state {
+            budget.fit_all(layers, tier.as_mut(), working);
         }
-        Ok(working)
+        Ok(state.memory_stats(self.working_bytes(state)?).bytes)
     }
 
     /// The memory of the session's caches.
@@ -305,28 +335,42 @@ impl Session {
 }
 
 impl State {
+    /// Waits until blocks that are on their way are in the file. Returns whether there were any.
+    pub(super) fn finish_writes(&mut self) -> Result<bool> {
+        let State { layers, tier: Some(tier), .. } = self else { return Ok(false) };
+        tier.drain()?;
+        let mut are_new = false;
+        for layer in layers {
+            are_new |= layer.tokens().blocks.list().iter().any(|placed| placed.ticket > 0);
+            layer.collect(Some(tier))?;
+        }
+        Ok(are_new)
+    }
+
     /// See [`Session::memory_stats`].
     pub(super) fn memory_stats(&mut self, working: usize) -> MemoryStats {
-        let mut all = stats(&self.layers, self.budget.as_ref(), working);
+        let mut all = stats(&self.layers, self.budget.as_ref(), self.tier.as_ref(), working);
         let stored = self.store.statistics(None);
         let pages = self.layers.iter().map(|layer| layer.compressed_page_bytes(&self.store)).sum::<u64>();
         // The system may drop no pages.
         all.raw_bytes -= if stored.released_bytes > 0 { pages.min(all.raw_bytes) } else { 0 };
         all.block_bytes += stored.compressed_bytes + stored.decoded_cache_bytes;
         all.bytes = all.raw_bytes + all.block_bytes + all.working_bytes;
+        all.base_bytes = self.base.as_ref().map_or(0, |base| base.bytes() as u64);
         all
     }
 }
 
-fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemoryStats {
+fn stats(layers: &[Layer], budget: Option<&Budget>, tier: Option<&Tier>, working: usize) -> MemoryStats {
     let mut all = MemoryStats { working_bytes: working as u64, ..MemoryStats::default() };
     if let Some(budget) = budget {
         let holds = budget.holds.unwrap_or_default();
         all.budget_bytes = budget.bytes;
         (all.raw_tokens, all.quantised_tokens) = (holds.raw_tokens, holds.quantised_tokens);
-        if let Some(offload) = &budget.offload {
-            (all.file_bytes, all.written_bytes, all.failed_writes) = offload.counts();
-        }
+    }
+    if let Some(tier) = tier {
+        [all.file_bytes, all.written_bytes, all.failed_writes, all.late_writes] = tier.counts();
+        all.working_bytes += tier.bytes()[0] as u64;
     }
     for layer in layers {
         all.raw_bytes += layer.raw_bytes() as u64;

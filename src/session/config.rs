@@ -29,6 +29,8 @@ pub struct Config {
     pub sink_tokens: u32,
     /// The budget.
     pub memory: Option<MemoryRules>,
+    /// The file of the prefix that the chat begins with.
+    pub base: Option<String>,
 }
 
 /// The bytes that the caches of a session may take.
@@ -203,7 +205,8 @@ impl Config {
         warnings.unknown_keys(&others, "defaults_json: ")?;
         let quant = quant(&values, layers, &mut warnings)?;
         let (memory, sink_tokens) = (memory_rules(&values)?, values.kv_quant_sink_tokens);
-        Ok((Config { eviction, lossless, quant, sink_tokens, memory }, warnings.into_texts()?))
+        let base = if values.kv_memory_base.is_empty() { None } else { Some(memory::text(&values.kv_memory_base)?) };
+        Ok((Config { eviction, lossless, quant, sink_tokens, memory, base }, warnings.into_texts()?))
     }
 }
 

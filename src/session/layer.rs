@@ -4,10 +4,10 @@ use super::budget::{self, Sizes};
 use super::config::Config;
 use super::eviction::{ClosingStep, Eviction};
 use super::lossless::Lossless;
-use super::offload::Offload;
 use super::quant::Quant;
 use super::step::{Slot, Spare, Step};
 use super::sums::{Sums, Wanted};
+use super::tier::Tier;
 use super::tokens::{CacheLengths, Edit, Runs, Tokens};
 use crate::layout::{self, Cache, Kind, Layout, Rows, TokenRange};
 use crate::status::{Error, Result, bail, error};
@@ -107,6 +107,21 @@ impl Layer {
         Ok(())
     }
 
+    /// The host has written the raw tokens in these slots anew, also while the step is open.
+    /// BUSY: if a thread has the step.
+    pub(super) fn rewritten(&mut self, slots: std::ops::Range<u32>) -> Result<()> {
+        if self.tokens().in_file.raw.is_empty() {
+            return Ok(());
+        }
+        let slot = self.slot.clone();
+        let mut open = slot.lock()?;
+        let is_open = open.is_some();
+        self.shut(&mut open)?;
+        let rewritten = self.step_mut().and_then(|step| step.tokens.rewritten(slots));
+        *open = is_open.then(|| self.step.clone());
+        rewritten
+    }
+
     /// Tokens in the cache that the next begin quantises, as far as is known: no block makes room for them.
     pub(super) fn leaving(&self) -> u32 {
         match &self.quant {
@@ -148,7 +163,7 @@ impl Layer {
         edit: Edit,
         cache: Option<&mut Cache<'_>>,
         store: &mut Store,
-        offload: Option<&mut Offload>,
+        tier: Option<&mut Tier>,
     ) -> Result<()> {
         let (number, before, slots) = (self.number, self.lengths().physical, edit.slots.pairs());
         let scores = self.eviction.as_ref().map(|eviction| eviction.scores_of(slots)).transpose()?;
@@ -164,7 +179,7 @@ impl Layer {
             layout::compact(cache, 0, slots, before)?;
             released = layout::release_apart(cache, behind, values, &mut pages::give_back);
         }
-        tokens.apply(edit, offload);
+        tokens.apply(edit, tier);
         self.released_bytes += released;
         if let Some((eviction, scores)) = self.eviction.as_mut().zip(scores) {
             eviction.set_scores(scores);
@@ -202,7 +217,7 @@ impl Layer {
     }
 
     /// Opens the step for threads.
-    pub(super) fn open(&mut self, cache: Option<&Cache<'_>>, offload: Option<&Offload>) -> Result<()> {
+    pub(super) fn open(&mut self, cache: Option<&Cache<'_>>, tier: Option<&Tier>) -> Result<()> {
         match cache {
             Some(cache) => self.see(cache),
             None => self.buffer_tokens = 0,
@@ -212,7 +227,7 @@ impl Layer {
         let weighs = self.quant.as_ref().is_some_and(Quant::weighs);
         let step = self.step_mut()?;
         (step.rows, step.attends, step.weighs) = (rows, attends, weighs);
-        step.file = offload.filter(|_| attends).and_then(Offload::source);
+        step.file = tier.filter(|_| attends).and_then(Tier::source);
         *self.slot.lock()? = Some(self.step.clone());
         Ok(())
     }
@@ -259,10 +274,10 @@ impl Layer {
     }
 
     /// The cache was cleared. BUSY: if a thread still attends; nothing has changed.
-    pub(super) fn reset(&mut self, store: &mut Store, offload: Option<&mut Offload>) -> Result<()> {
+    pub(super) fn reset(&mut self, store: &mut Store, tier: Option<&mut Tier>) -> Result<()> {
         let step = self.step_mut()?;
         step.close();
-        step.tokens.clear(offload);
+        step.tokens.clear(tier);
         (self.last_step, self.chunk) = (0, 0);
         self.rows = None;
         self.value_scales = Vec::new();

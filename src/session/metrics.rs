@@ -96,8 +96,6 @@ numbers! {
     count h2o_unscored_plan_count: "plans that kept more than planned: unscored tokens",
     count h2o_over_limit_count: "steps that ended above kv_h2o_max_tokens; absent without",
     us h2o_host_wait_us_p99: "99th percentile, within 5%",
-    bytes h2o_parked_raw_bytes: "now: parked tokens, raw size",
-    bytes h2o_parked_bytes: "now: parked tokens, encoded size",
     tokens quant_tokens: "now: in 8 and 4 bits, in memory or in the file, if only for one head",
     bytes quant_bytes: "now: of their codes, sketches and lists, in memory",
     count quant_block_count: "blocks of 64 tokens made",

@@ -7,28 +7,29 @@
 //!
 //! [`State`] is behind one mutex. Lock order: the state, then the slot of a step, then the queue of the store.
 
+mod base;
 mod budget;
 pub mod config;
 mod eviction;
-mod file;
 mod host;
 mod layer;
 mod lossless;
 pub mod metrics;
-mod offload;
-mod park;
+mod open;
 mod quant;
 mod report;
+mod save;
 mod step;
 mod sums;
 mod tail;
+mod tier;
 mod tokens;
 mod warnings;
 
 pub use crate::attend::Queries;
 pub use budget::{Holds, MemoryStats, Rung};
-pub use file::Saved;
 pub use host::Host;
+pub use save::LayerCache;
 pub use step::Begun;
 pub use sums::ScoredRows;
 pub use tokens::CacheLengths;
@@ -38,15 +39,15 @@ use crate::layout::{self, Cache, Kind, Layout, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::{Settings, Spares, Store};
 use crate::sys::{Mutex, MutexGuard, Shared, memory};
+use base::BaseUse;
 use budget::{Budget, Share, Sizes};
 use config::Config;
 use eviction::ClosingStep;
 use layer::Layer;
-use offload::Offload;
 use quant::Encoding;
-use std::sync::atomic::{AtomicBool, Ordering};
 use step::{Slot, Spare};
 use sums::MOST_LANES;
+use tier::Tier;
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
 const MOST_LAYERS: u32 = 4096;
@@ -55,6 +56,8 @@ const MOST_LAYERS: u32 = 4096;
 pub struct Session {
     outlook: String,
     warnings: Vec<String>,
+    /// What the chat files of the model have.
+    fingerprint: Vec<u8>,
     state: Mutex<State>,
     /// The open steps, by layer.
     slots: Vec<Shared<Slot>>,
@@ -62,8 +65,6 @@ pub struct Session {
     lanes: u32,
     /// Working memory of parts.
     parts: Mutex<WorkPool>,
-    /// See [`Session::interrupt`].
-    interrupted: AtomicBool,
 }
 
 struct State {
@@ -77,6 +78,14 @@ struct State {
     spare: Spare,
     /// `None` where the config sets none.
     budget: Option<Budget>,
+    /// The chat file; `None` where the config names none and no call has.
+    tier: Option<Tier>,
+    /// Sections that the next save writes.
+    sections: Vec<(String, Vec<u8>)>,
+    /// The chat of the file is that of the session: it was opened or saved.
+    has_chat: bool,
+    /// The prefix that it began with.
+    base: Option<BaseUse>,
 }
 
 impl Session {
@@ -89,6 +98,18 @@ impl Session {
 
     /// As [`Session::new`], for a host that has described its threads.
     pub fn with_host(config_json: &[u8], defaults_json: &[u8], layers: u32, lanes: u32, host: Host) -> Result<Self> {
+        Session::for_model(config_json, defaults_json, layers, lanes, host, b"")
+    }
+
+    /// As [`Session::with_host`], of a model whose chat files have a fingerprint.
+    pub fn for_model(
+        config_json: &[u8],
+        defaults_json: &[u8],
+        layers: u32,
+        lanes: u32,
+        host: Host,
+        fingerprint: &[u8],
+    ) -> Result<Self> {
         if !(1..=MOST_LAYERS).contains(&layers) {
             bail!(InvalidArgument, "layers is {layers}; 1 to {MOST_LAYERS} expected");
         }
@@ -114,17 +135,33 @@ impl Session {
         let outlook = config.outlook(layers)?;
         let layers = memory::try_collect((0..layers).map(|number| Layer::new(number, &config)))?;
         let slots = memory::collect(layers.iter().map(|layer| layer.slot.clone()))?;
-        let budget = config.memory.take().map(Budget::new).transpose()?;
+        let (rules, base) = (config.memory.take(), config.base.take());
+        let file = rules.as_ref().and_then(|rules| Some((rules.file.as_deref()?, rules.file_bytes, rules.wait)));
+        let tier = file.map(|(path, most, wait)| Tier::new(path, fingerprint, most, wait)).transpose()?;
+        let budget = rules.map(Budget::new);
         let (encoding, spare) = (Encoding::default(), Spare::default());
-        Ok(Session {
+        let session = Session {
             outlook,
             warnings,
-            state: Mutex::new(State { warnings: 0, layers, store, encoding, spare, budget }),
+            fingerprint: memory::copied(fingerprint)?,
+            state: Mutex::new(State {
+                warnings: 0,
+                layers,
+                store,
+                encoding,
+                spare,
+                budget,
+                tier,
+                sections: Vec::new(),
+                has_chat: false,
+                base: None,
+            }),
             slots,
             lanes,
             parts: Mutex::default(),
-            interrupted: AtomicBool::new(false),
-        })
+        };
+        base.map_or(Ok(()), |path| session.begin_with(&path))?;
+        Ok(session)
     }
 
     /// One line: what the config does to the model; from the first begin on with the tokens that a budget holds.
@@ -136,7 +173,7 @@ impl Session {
     /// As [`Session::outlook`], of a state that is locked.
     fn outlook_of(&self, state: &State) -> Result<String> {
         match &state.budget {
-            Some(budget) => budget.outlook(),
+            Some(budget) => budget.outlook(state.tier.as_ref()),
             None => memory::text(&self.outlook),
         }
     }
@@ -146,7 +183,7 @@ impl Session {
     pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<Begun> {
         let mut state = self.state()?;
         let working = self.fit_working(&mut state)?;
-        let State { layers, store, encoding, spare, budget, .. } = &mut *state;
+        let State { layers, store, encoding, spare, budget, tier, base, .. } = &mut *state;
         let found = find(layers, layer)?;
         found.check_closed(kv_len)?;
         found.check_cache(cache.as_ref(), kv_len)?;
@@ -155,23 +192,28 @@ impl Session {
         let layer = find(layers, layer)?;
         layer.prepare(spare, self.lanes)?;
 
-        self.interrupted.store(false, Ordering::Relaxed);
         let mut spares = Spares::default();
         if let Some(cache) = &mut cache {
-            layer.unpark(store, cache)?;
+            let of_base = layer.tokens().in_file.of_base;
+            let of_base = base.as_ref().filter(|_| of_base).map(BaseUse::file);
+            layer.restore_raw(of_base.or_else(|| tier.as_ref()?.file.as_ref()), cache)?;
             if let Some(lossless) = &mut layer.lossless {
                 spares = lossless.restore(store, cache, kv_len)?;
             }
             layer.evict(cache, store)?;
             layer.quantise(cache, store, encoding, share);
+        } else {
+            // Those of the file are all gone.
+            layer.step_mut()?.tokens.in_file.is_away = false;
         }
         let kv_len = layer.lengths().physical;
         if let Some(lossless) = &mut layer.lossless {
             lossless.begin(store, cache.as_ref(), kv_len);
             lossless.prefetch_next(store, spares);
         }
-        layer.fit(share, kv_len, budget::offload(budget));
-        layer.open(cache.as_ref(), budget.as_ref().and_then(|budget| budget.offload.as_ref()))?;
+        layer.collect(tier.as_mut())?;
+        layer.fit(share, kv_len, tier.as_mut());
+        layer.open(cache.as_ref(), tier.as_ref())?;
         let (attends, wanted, is_first) = (layer.step.attends, layer.step.wanted, layer.number == 0);
         if is_first {
             state.warnings |= state.warning_kinds();
@@ -184,7 +226,7 @@ impl Session {
     pub fn end(&self, layer: u32, heads: u32, queries: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let working = self.fit_working(&mut state)?;
-        let State { layers, store, spare, budget, .. } = &mut *state;
+        let State { layers, store, spare, budget, tier, .. } = &mut *state;
         let at = layer as usize;
         let layer = find(layers, layer)?;
         let slot = layer.slot.clone();
@@ -209,7 +251,8 @@ impl Session {
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - budget::chunk(added);
-        layer.fit(share.as_ref(), raw, budget::offload(budget));
+        layer.fit(share.as_ref(), raw, tier.as_mut());
+        layer.write_ahead(share.as_ref(), raw, tier.as_mut());
         layer.see_share(share.as_ref(), raw);
         layer.close(spare);
         if layer.released_bytes > 0 {
@@ -264,7 +307,7 @@ impl Session {
     ) -> Result<u32> {
         let mut cache = cache.into();
         let mut state = self.state()?;
-        let State { layers, store, budget, .. } = &mut *state;
+        let State { layers, store, budget, tier, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
@@ -284,7 +327,7 @@ impl Session {
             }
             let pins = tokens::pins_of(&layer.pins, logical)?;
             let bytes = layer.tokens().blocks.other_bytes();
-            layer.apply(edit, cache.as_mut(), store, budget::offload(budget))?;
+            layer.apply(edit, cache.as_mut(), store, tier.as_mut())?;
             layer.pins = pins;
             layer.plan_anew();
             if layer.lengths().physical == 0 {
@@ -303,7 +346,7 @@ impl Session {
     /// BUSY: if a thread attends, or adds sums.
     pub fn reset(&self, layer: Option<u32>) -> Result<()> {
         let mut state = self.state()?;
-        let State { layers, store, budget, .. } = &mut *state;
+        let State { layers, store, budget, tier, .. } = &mut *state;
         let which = match layer {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],
@@ -316,7 +359,7 @@ impl Session {
         for layer in which {
             layer.shut(&mut *layer.slot.lock()?)?;
             let freed = layer.tokens().blocks.other_bytes();
-            layer.reset(store, budget::offload(budget))?;
+            layer.reset(store, tier.as_mut())?;
             budget.iter_mut().for_each(|budget| budget.see_freed(freed));
         }
         Ok(())
@@ -361,6 +404,13 @@ impl Session {
                 "layer {number} has quantised tokens, which cannot be written: keys keep their rotation (session.h)"
             );
         }
+        if layer.tokens().in_file.is_away {
+            bail!(
+                InvalidArgument,
+                "layer {number} has not begun since its chat was opened: its tokens are not in the cache"
+            );
+        }
+        layer.rewritten(begin..begin + count)?;
         store.rewritten(number, begin..begin + count)
     }
 
@@ -385,9 +435,11 @@ impl Session {
 
     /// Bytes of working memory, which no layer has.
     fn working_bytes(&self, state: &State) -> Result<usize> {
-        let Some(budget) = &state.budget else { return Ok(0) };
-        let offload = budget.offload.as_ref().map_or(0, Offload::working_bytes);
-        Ok(self.parts()?.bytes() + state.spare.bytes() + state.encoding.bytes() + offload)
+        if state.budget.is_none() {
+            return Ok(0);
+        }
+        let [_, tier] = state.tier.as_ref().map_or([0; 2], Tier::bytes);
+        Ok(self.parts()?.bytes() + state.spare.bytes() + state.encoding.bytes() + tier)
     }
 
     fn parts(&self) -> Result<MutexGuard<'_, WorkPool>> {

@@ -5,18 +5,17 @@
 //! or a codec fails, tokens stay raw, and a counter tells.
 
 mod encoding;
-mod saved;
 
 pub(super) use encoding::Encoding;
-pub(super) use saved::SavedQuant;
 
 use super::budget::{Ladder, Share};
 use super::config::{Config, QuantRules};
 use super::layer::Layer;
 use super::tokens::Tokens;
 use crate::attend::{BLOCK, Shape, Unfit};
+use crate::bytes::{Reader, push_number};
 use crate::layout::{Cache, Pair, Rows};
-use crate::status::Result;
+use crate::status::{Result, bail};
 use crate::store::Store;
 use crate::sys::memory;
 use std::time::Instant;
@@ -69,6 +68,30 @@ pub(super) struct Quant {
     pub(super) ladder: Ladder,
 }
 
+/// What a chat file has of a layer's quantisation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct QuantState {
+    poor: u32,
+    stays_raw: Option<WhyRaw>,
+    /// See [`Ladder::gone`].
+    gone: [u64; 2],
+}
+
+impl QuantState {
+    /// Reads what [`Quant::put`] wrote.
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let poor = reader.small("blocks that were far")?;
+        let stays_raw = match reader.number("why it stays raw")? {
+            0 => None,
+            1 => Some(WhyRaw::Layout),
+            2 => Some(WhyRaw::Error),
+            other => bail!(Corrupt, "{other} says why it stays raw; 0 to 2 expected"),
+        };
+        let gone = [reader.number("dropped tokens")?, reader.number("dropped tokens")?];
+        Ok(QuantState { poor, stays_raw, gone })
+    }
+}
+
 /// What encoding leaves in the cache.
 struct Rest {
     /// The slots of the tokens that stay: those that are held, blocks that are unfit, and all behind.
@@ -89,7 +112,7 @@ impl Quant {
             stays_raw: None,
             is_short: false,
             counts: QuantStats::default(),
-            ladder: Ladder::default(),
+            ladder: Ladder::new(number),
         })
     }
 
@@ -97,6 +120,28 @@ impl Quant {
     /// those of the cache, of which a host's own attention does not know.
     pub(super) fn attends(&self, tokens: &Tokens) -> bool {
         self.rules.always || !tokens.blocks.list().is_empty() || self.ladder.has_dropped()
+    }
+
+    /// Appends what a chat file keeps: nothing of a layer that stays raw.
+    pub(super) fn put(quant: Option<&Quant>, out: &mut Vec<u8>) -> Result<()> {
+        let state = quant.map_or(QuantState::default(), |quant| QuantState {
+            poor: quant.poor,
+            stays_raw: quant.stays_raw,
+            gone: quant.ladder.gone(),
+        });
+        let why = match state.stays_raw {
+            None => 0,
+            Some(WhyRaw::Layout) => 1,
+            Some(WhyRaw::Error) => 2,
+        };
+        let [dropped, let_go] = state.gone;
+        [state.poor.into(), why, dropped, let_go].into_iter().try_for_each(|number| push_number(out, number))
+    }
+
+    /// Takes what a chat file has.
+    pub(super) fn take(&mut self, state: QuantState) {
+        (self.poor, self.stays_raw) = (state.poor, state.stays_raw);
+        self.ladder.take_gone(state.gone);
     }
 
     /// Whether steps find how much attention each block gets.

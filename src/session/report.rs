@@ -73,8 +73,6 @@ impl State {
         eviction(&mut metrics, memory::collect(layers.iter().copied().filter(|l| l.eviction.is_some()))?);
         let store = &mut self.store;
         let stats = store.statistics(layer);
-        metrics.h2o_parked_raw_bytes = stats.parked_raw_bytes as f64;
-        metrics.h2o_parked_bytes = stats.parked_bytes as f64;
         let mut pages = 0;
         for layer in &layers {
             // 0 where the system drops no pages. By layer, so that a session has the sum of its layers.

@@ -7,7 +7,6 @@ mod attention;
 mod chat;
 mod compression;
 mod examples;
-mod file;
 mod groups;
 mod layers;
 mod model;
@@ -15,6 +14,7 @@ mod policy;
 mod quant;
 mod quantised;
 mod sample;
+pub(super) mod saved;
 mod schedule;
 mod settings;
 mod shared;
@@ -143,6 +143,7 @@ fn run(part: u64) {
         ("encoded blocks", if workers { count / 10 } else { 2 * count }),
         ("restored blocks", if workers { count / 10 } else { count }),
         ("blocks found decoded", 1),
+        ("chats opened again", count / 20),
     ];
     let with = |wanted: bool, of: &'static [(&str, u64)]| if wanted { of } else { &[] };
     // In a thousand schedules.
@@ -163,6 +164,8 @@ fn run(part: u64) {
             ("no memory to edit", 10),
             ("no memory to score", 10),
             ("no memory to plan", 10),
+            ("no memory to save", 10),
+            ("no memory to open", 1),
         ],
     );
     let scale = |of: &[(&'static str, u64)]| of.iter().map(|(w, n)| (*w, n * count / 1000)).collect::<Vec<_>>();

@@ -7,9 +7,12 @@ mod runs;
 
 pub(super) use runs::Runs;
 
-use super::offload::Offload;
+use super::tier::Tier;
 use crate::attend::{BLOCK, Blocks, Placed};
+use crate::file::Extent;
+use crate::file::table::{Piece, Tile};
 use crate::layout::Pair;
+use crate::run::Run;
 use crate::status::Result;
 use crate::sys::memory;
 
@@ -31,6 +34,30 @@ pub(super) struct Tokens {
     pub(super) blocks: Blocks,
     /// The first raw tokens, which are never quantised.
     pub(super) held: u32,
+    pub(super) in_file: InFile,
+}
+
+/// What the chat file has of a layer since the last save or open, beside its blocks.
+#[derive(Debug, Default)]
+pub(super) struct InFile {
+    /// Raw tokens.
+    pub(super) pieces: Vec<Piece>,
+    /// The raw tokens of the cache that are in a piece, by its number.
+    pub(super) raw: Vec<Run<u32>>,
+    /// The cache has no raw tokens: the next begin writes them to it.
+    pub(super) is_away: bool,
+    /// What is known of blocks there; see [`Placed::tile`].
+    pub(super) tiles: Vec<Tile>,
+    /// The directions of sketches.
+    pub(super) basis: Option<Extent>,
+    /// It is what the file of the base has, of raw tokens alone.
+    pub(super) of_base: bool,
+}
+
+impl InFile {
+    /// Nothing.
+    const NONE: InFile =
+        InFile { pieces: Vec::new(), raw: Vec::new(), is_away: false, tiles: Vec::new(), basis: None, of_base: false };
 }
 
 /// Tokens as a move leaves them.
@@ -42,6 +69,8 @@ pub(super) struct Edit {
     /// Of each block the first position, and the tokens that are left; `None` where blocks stay as they are.
     blocks: Option<Vec<(u32, u64)>>,
     held: u32,
+    /// The raw tokens that are in the file, too.
+    in_file: Vec<Run<u32>>,
 }
 
 impl Edit {
@@ -63,8 +92,13 @@ pub(super) fn pins_of(pins: &Runs, positions: &[Pair]) -> Result<Runs> {
 
 impl Tokens {
     /// None.
-    pub(super) const NONE: Tokens =
-        Tokens { lengths: CacheLengths { logical: 0, physical: 0 }, raw: Runs::NONE, blocks: Blocks::NONE, held: 0 };
+    pub(super) const NONE: Tokens = Tokens {
+        lengths: CacheLengths { logical: 0, physical: 0 },
+        raw: Runs::NONE,
+        blocks: Blocks::NONE,
+        held: 0,
+        in_file: InFile::NONE,
+    };
 
     /// The positions of the tokens that a KV head can attend to, wherever they are; ascending.
     pub(super) fn attended(&self, head: usize) -> Result<Runs> {
@@ -96,7 +130,8 @@ impl Tokens {
         let (slots, mut raw) = (Runs::of(slots, self.lengths.physical)?, self.raw.at(slots)?);
         raw.reserve()?;
         let lengths = CacheLengths { physical: raw.count(), ..self.lengths };
-        Ok(Edit { slots, raw, lengths, blocks: None, held: self.held })
+        let in_file = self.left_in_file(&slots)?;
+        Ok(Edit { slots, raw, lengths, blocks: None, held: self.held, in_file })
     }
 
     /// An edit of the history: only the tokens at these positions stay, and positions are counted anew over them.
@@ -125,25 +160,44 @@ impl Tokens {
         }
         let logical = positions.iter().map(|range| range[1] as u32).sum();
         let lengths = CacheLengths { logical, physical: raw.count() };
-        Ok(Edit { slots, raw, lengths, blocks: Some(blocks), held })
+        let in_file = self.left_in_file(&slots)?;
+        Ok(Edit { slots, raw, lengths, blocks: Some(blocks), held, in_file })
+    }
+
+    /// Of the raw tokens in the file those in these slots.
+    fn left_in_file(&self, slots: &Runs) -> Result<Vec<Run<u32>>> {
+        let kept = slots.pairs().iter().scan(0, |begin, &[offset, count]| {
+            let run = Run { of: (), offset: offset as u32, begin: *begin, count: count as u32 };
+            *begin = run.end();
+            Some(run)
+        });
+        Run::kept(&self.in_file.raw, &memory::collect(kept)?)
+    }
+
+    /// The host has written the raw tokens in these slots anew.
+    pub(super) fn rewritten(&mut self, slots: std::ops::Range<u32>) -> Result<()> {
+        let own = &self.in_file.raw;
+        let (before, behind) = (Run::within(own, 0..slots.start), Run::within(own, slots.end..u32::MAX));
+        self.in_file.raw = memory::collect(before.chain(behind))?;
+        Ok(())
     }
 
     /// Applies an edit of these tokens; the places in the file of blocks that go are free.
-    pub(super) fn apply(&mut self, edit: Edit, offload: Option<&mut Offload>) {
-        let Edit { raw, lengths, blocks, held, .. } = edit;
-        (self.raw, self.lengths, self.held) = (raw, lengths, held);
+    pub(super) fn apply(&mut self, edit: Edit, tier: Option<&mut Tier>) {
+        let Edit { raw, lengths, blocks, held, in_file, .. } = edit;
+        (self.raw, self.lengths, self.held, self.in_file.raw) = (raw, lengths, held, in_file);
         let Some(left) = blocks else { return };
-        if let Some(offload) = offload {
+        if let Some(tier) = tier {
             let gone = self.blocks.list().iter().zip(&left).filter(|(_, (_, live))| *live == 0);
-            gone.for_each(|(placed, _)| offload.free(placed));
+            gone.for_each(|(placed, _)| tier.free(placed));
         }
         self.blocks.cut(&left);
     }
 
     /// All tokens are gone.
-    pub(super) fn clear(&mut self, offload: Option<&mut Offload>) {
-        if let Some(offload) = offload {
-            self.blocks.list().iter().for_each(|placed| offload.free(placed));
+    pub(super) fn clear(&mut self, tier: Option<&mut Tier>) {
+        if let Some(tier) = tier {
+            self.blocks.list().iter().for_each(|placed| tier.free(placed));
         }
         *self = Tokens::NONE;
     }

@@ -2,8 +2,8 @@
 
 use super::budget::Ladder;
 use super::layer::Layer;
-use super::offload::Offload;
 use super::quant::WhyRaw;
+use super::tier::Tier;
 use super::{Session, State, lossless};
 use crate::status::Result;
 use crate::sys::memory;
@@ -98,7 +98,7 @@ impl State {
         if let Some((number, (), count)) = first(&self.layers, drops) {
             let why = match &self.budget {
                 None => "before the chat was saved: they are missing",
-                Some(budget) => match &budget.offload {
+                Some(_) => match &self.tier {
                     Some(file) if file.failure().is_some() => {
                         "to hold the budget: kv_memory_file did not take all blocks (see its line)"
                     }
@@ -116,7 +116,9 @@ impl State {
 
     /// What a budget has cost, and what has failed.
     fn budget_warnings(&self, visit: &mut Visit<'_>) -> Result<()> {
-        let Some(budget) = &self.budget else { return Ok(()) };
+        if self.budget.is_none() {
+            return Ok(());
+        }
         let ladders = || self.layers.iter().filter_map(|layer| Some(&layer.quant.as_ref()?.ladder));
         // A layer that stays raw has a line of its own.
         let over = |layer: &Layer| {
@@ -135,10 +137,10 @@ impl State {
         }
         let lost: u64 = ladders().map(Ladder::loses).sum();
         if lost > 0 {
-            let path = budget.offload.as_ref().map_or("", Offload::path);
+            let path = self.tier.as_ref().map_or("", Tier::path);
             visit(9, format_args!("kv_memory_file, {path}, was cut or changed: {lost} heads of blocks are lost"))?;
         }
-        let failed = budget.offload.as_ref().and_then(Offload::failure);
+        let failed = self.tier.as_ref().and_then(Tier::failure);
         let failed = failed.or_else(|| ladders().find_map(Ladder::failure));
         failed.map_or(Ok(()), |error| visit(10, format_args!("kv_memory_file: {error}")))
     }

@@ -5,49 +5,12 @@
 use crate::status::Result;
 use crate::sys::memory;
 use crate::sys::pages::Region;
-use crate::sys::storage::Bytes;
-use std::fmt;
-use std::ops::Deref;
 
 /// The blobs of a block. Dropping them returns their memory to the system.
 #[derive(Debug)]
 pub(super) struct Blob {
-    memory: Memory,
+    memory: Region,
     parts: Vec<Part>,
-}
-
-/// The bytes of a blob: its own, or those of a file.
-#[derive(Debug)]
-enum Memory {
-    Own(Region),
-    File(Bytes, Place),
-}
-
-/// A piece in a file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// Where it begins.
-    pub(super) offset: u64,
-    /// The checksum of its stored bytes.
-    pub(super) sum: u64,
-}
-
-impl Deref for Memory {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Memory::Own(region) => region,
-            Memory::File(bytes, _) => bytes,
-        }
-    }
-}
-
-/// Where it is from, for errors: nothing, or its place in a file.
-impl fmt::Display for Blob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.place().map_or(Ok(()), |place| write!(f, " (at offset {} of its file)", place.offset))
-    }
 }
 
 /// One blob.
@@ -65,56 +28,12 @@ impl Blob {
         let parts = memory::copied(parts)?;
         let mut memory = Region::new(bytes.len())?;
         memory[..bytes.len()].copy_from_slice(bytes);
-        Ok(Blob { memory: Memory::Own(memory), parts })
-    }
-
-    /// Joins blobs of one part each. Each is freed as soon as it is copied, so that no more than one is in memory twice.
-    pub(super) fn joined(blobs: Vec<Blob>) -> Result<Self> {
-        let len = blobs.iter().map(Blob::len).sum();
-        let mut parts = Vec::new();
-        memory::reserve(&mut parts, blobs.len())?;
-        let mut memory = Region::new(len)?;
-        let mut begin = 0;
-        for blob in blobs {
-            let end = begin + blob.len();
-            memory[begin..end].copy_from_slice(blob.part(0).0);
-            memory::push(&mut parts, Part { end, digest: None })?;
-            begin = end;
-        }
-        Ok(Blob { memory: Memory::Own(memory), parts })
-    }
-
-    /// Parts that a file has, whose decoder verifies them.
-    pub(super) fn of_file(bytes: Bytes, place: Place, ends: &[usize]) -> Result<Self> {
-        let parts = memory::collect(ends.iter().map(|end| Part { end: *end, digest: None }))?;
-        Ok(Blob { memory: Memory::File(bytes, place), parts })
-    }
-
-    /// Where it is in a file.
-    pub(super) fn place(&self) -> Option<Place> {
-        if let Memory::File(_, place) = &self.memory { Some(*place) } else { None }
-    }
-
-    /// Lets go of the pages of a file, which was read.
-    pub(super) fn drop_pages(&self) {
-        if let Memory::File(bytes, _) = &self.memory {
-            bytes.drop_pages();
-        }
-    }
-
-    /// Bytes of parts that are in memory of their own.
-    pub(super) fn own_len(&self) -> usize {
-        if matches!(self.memory, Memory::Own(_)) { self.len() } else { 0 }
+        Ok(Blob { memory, parts })
     }
 
     /// Bytes of all parts.
     pub(super) fn len(&self) -> usize {
         self.parts.last().map_or(0, |part| part.end)
-    }
-
-    /// The bytes of every part.
-    pub(super) fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        (0..self.parts.len()).map(|at| self.part(at).0)
     }
 
     /// The bytes of part `at`, and the digest of what they decode to; see [`Part`].
@@ -126,8 +45,7 @@ impl Blob {
     #[cfg(test)]
     pub(super) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let ends = self.parts.iter().map(|part| part.end);
-        let Memory::Own(memory) = &mut self.memory else { panic!("the bytes of a file are not edited") };
-        let mut rest = &mut memory[..];
+        let mut rest = &mut self.memory[..];
         let mut start = 0;
         ends.map(move |end| {
             let (part, after) = std::mem::take(&mut rest).split_at_mut(end - start);

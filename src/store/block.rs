@@ -36,8 +36,6 @@ pub(super) struct Block {
     pub(super) claimed: bool,
     /// A decode job waits for a worker or is with one.
     pub(super) decoding: bool,
-    /// The blob is a piece of a parked layer.
-    pub(super) is_parked: bool,
 }
 
 impl Block {
@@ -50,14 +48,7 @@ impl Block {
             verified: false,
             claimed: false,
             decoding: false,
-            is_parked: false,
         }
-    }
-
-    /// A released block of a parked layer.
-    pub(super) fn parked(shape: BlockShape, segments: Vec<Run>, blob: Shared<Blob>) -> Self {
-        let (state, blob) = (BlockState::Released, Some(blob));
-        Block { state, blob, verified: true, claimed: true, is_parked: true, ..Block::new(shape, segments) }
     }
 
     pub(super) fn ticket(&self) -> u64 {
@@ -65,7 +56,7 @@ impl Block {
     }
 
     pub(super) fn blob_bytes(&self) -> usize {
-        self.blob.as_ref().map_or(0, |blob| blob.own_len())
+        self.blob.as_ref().map_or(0, |blob| blob.len())
     }
 
     pub(super) fn is_released(&self) -> bool {

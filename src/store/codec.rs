@@ -3,10 +3,10 @@
 use super::blob::{Blob, Part};
 use super::kv::KvBytes;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
-use crate::layout::{Kind, Rows};
+use crate::layout::Rows;
 use crate::run::Run;
 use crate::status::{Result, Status, bail};
-use crate::sys::{Mutex, memory, parallel};
+use crate::sys::memory;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// How blocks are encoded.
@@ -100,11 +100,6 @@ impl Codec {
         Blob::new(&self.blob, &self.parts).map(Some)
     }
 
-    /// Encodes the words of one part. The blob lives until the next call.
-    pub(super) fn encode_words(&mut self, words: &[u8], kind: Kind, options: &Options) -> Result<&[u8]> {
-        self.encoder.encode(words, kind.words(), options)
-    }
-
     /// INTERNAL: if `blob` does not decode to exactly `raw`.
     pub(super) fn compare(&mut self, shape: &BlockShape, blob: &Blob, raw: &KvBytes) -> Result<()> {
         let mut back = KvBytes::new(raw.key().len(), raw.value().len())?;
@@ -143,30 +138,21 @@ impl Codec {
                 Ok(len) if len == rows.len() => {}
                 Ok(len) => bail!(
                     Corrupt,
-                    "{name} blob {part} of block {ticket}{blob} has {len} bytes; {} expected; it is kept",
+                    "{name} blob {part} of block {ticket} has {len} bytes; {} expected; it is kept",
                     rows.len()
                 ),
                 Err(error) if error.status() == Status::OutOfMemory => return Err(error),
                 Err(error) => {
-                    bail!(Corrupt, "{name} blob {part} of block {ticket}{blob} is damaged: {error}; it is kept")
+                    bail!(Corrupt, "{name} blob {part} of block {ticket} is damaged: {error}; it is kept")
                 }
             }
             if digest.is_some_and(|digest| xxh3_64(rows) != digest) {
                 bail!(
                     Corrupt,
-                    "{name} blob {part} of block {ticket}{blob} decodes to other bytes than were submitted; it is kept"
+                    "{name} blob {part} of block {ticket} decodes to other bytes than were submitted; it is kept"
                 );
             }
         }
         Ok(())
     }
-}
-
-/// As [`Codec::decode`], on up to `threads` threads: each has parts of its own.
-pub(super) fn decode_on(threads: usize, shape: &BlockShape, blob: &Blob, raw: &mut KvBytes) -> Result<()> {
-    let both = memory::collect(shape.parts_of(raw)?.map(|part| Mutex::new(Some(part))))?;
-    parallel::for_each(both.len(), threads, |codec: &mut Codec, part| {
-        let rows = both[part].lock().ok().and_then(|mut rows| rows.take());
-        rows.map_or(Ok(()), |(key, value)| codec.decode_part(shape, blob, part, key, value))
-    })
 }

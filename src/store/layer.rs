@@ -1,7 +1,6 @@
 //! The blocks of one layer, found by ticket or by token.
 
 use super::block::Block;
-use super::saved::SavedRun;
 use super::stats::Statistics;
 use crate::layout::{Layout, TokenRange};
 use crate::run::Run;
@@ -19,8 +18,6 @@ pub(super) struct LayerBlocks {
     pub(super) index: Vec<Run<u64>>,
     /// The tokens that were edited while others were released; see [`LayerBlocks::edited`].
     pub(super) edited: Option<Range<u32>>,
-    /// The tokens that a file has.
-    pub(super) saved: Vec<SavedRun>,
 }
 
 /// What an edit leaves, computed before anything changes.
@@ -28,7 +25,6 @@ pub(super) struct LayerEdit {
     /// By block, in the order of [`LayerBlocks::blocks`].
     segments: Vec<Vec<Run>>,
     index: Vec<Run<u64>>,
-    saved: Vec<SavedRun>,
 }
 
 impl LayerBlocks {
@@ -47,7 +43,7 @@ impl LayerBlocks {
         if self.blocks_in(range.clone()).next().is_none() {
             return false;
         }
-        let is_stale = |block: &&Block| block.overlaps(range) && block.has_content() && !block.is_parked;
+        let is_stale = |block: &&Block| block.overlaps(range) && block.has_content();
         self.stats.stale_blocks += self.blocks.iter().filter(is_stale).count() as u64;
         true
     }
@@ -92,14 +88,12 @@ impl LayerBlocks {
         Ok(LayerEdit {
             segments: memory::try_collect(self.blocks.iter().map(|block| Run::kept(&block.segments, kept)))?,
             index: Run::kept(&self.index, kept)?,
-            // Without memory the next save writes all tokens.
-            saved: Run::kept(&self.saved, kept).unwrap_or_default(),
         })
     }
 
     /// Applies an edit. Blocks that are gone stay, for [`LayerBlocks::retain`] to drop.
     pub(super) fn apply(&mut self, edit: LayerEdit) {
-        (self.index, self.saved) = (edit.index, edit.saved);
+        self.index = edit.index;
         for (block, segments) in self.blocks.iter_mut().zip(edit.segments) {
             block.segments = segments;
         }
@@ -115,7 +109,6 @@ impl LayerBlocks {
             Run::truncate(&mut block.segments, len);
         }
         Run::truncate(&mut self.index, len);
-        Run::truncate(&mut self.saved, len);
     }
 
     /// The longest ranges of tokens of the blocks for which `which` is true. Neighbouring blocks are one range, since a

@@ -20,22 +20,16 @@ mod commit;
 mod decoded;
 mod kv;
 mod layer;
-mod park;
-mod piece;
 mod queue;
 mod restore;
 mod runner;
-mod saved;
 mod stats;
 mod submit;
 
 pub use codec::Encoding;
 pub use commit::{Committed, Writes};
-pub use park::Parked;
-pub use piece::{Packer, Packing, RawSum};
 pub use restore::{Restored, Spares};
 pub use runner::Purpose;
-pub use saved::{Attached, FilePiece, NewPiece, SavedRun, WritePiece};
 pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;
 
@@ -200,7 +194,7 @@ impl Store {
         let Some(entry) = self.layers.get_mut(&layer).filter(|_| !range.is_empty()) else { return Ok(()) };
         let before = Run { of: (), offset: 0, begin: 0, count: range.start };
         let behind = Run { of: (), offset: range.end, begin: range.end, count: u32::MAX - range.end };
-        let is_known = entry.blocks_in(range.clone()).next().is_some() || !entry.saved.is_empty();
+        let is_known = entry.blocks_in(range.clone()).next().is_some();
         let edit = is_known.then(|| entry.plan(&[before, behind])).transpose()?;
         entry.count_stale(&range);
         self.edit(layer, edit, range);

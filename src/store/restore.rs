@@ -47,7 +47,7 @@ impl Store {
         self.collect();
         let (Some(runner), Some(entry)) = (&self.runner, self.layers.get_mut(&layer)) else { return };
         for block in &mut entry.blocks {
-            let is_wanted = block.is_released() && !block.decoding && !block.is_parked;
+            let is_wanted = block.is_released() && !block.decoding;
             let Some(blob) = block.blob.as_ref().filter(|_| is_wanted && !self.decoded.contains(block.ticket())) else {
                 continue;
             };
@@ -143,9 +143,6 @@ impl Store {
         let bytes = scatter(block, rows, &mut self.part, cache)?;
 
         (block.state, block.verified) = (BlockState::Resident, true);
-        if block.is_parked {
-            return Ok(bytes);
-        }
         let is_whole = block.is_whole();
         let stats = &mut entry.stats;
         match hit {
@@ -181,7 +178,7 @@ impl LayerBlocks {
     /// Takes the pages of the released tokens: one call for a run costs less than a fault for each page.
     /// STALE: if a block that is to be written does not fit the layout.
     pub(super) fn take_memory(&self, layer: u32, cache: &mut Cache<'_>) -> Result<()> {
-        let mut given = self.blocks.iter().filter(|block| block.is_released() || block.is_parked);
+        let mut given = self.blocks.iter().filter(|block| block.is_released());
         given.try_for_each(|block| block.check_fits(layer, cache.layout))?;
         for range in self.runs(cache.layout, Block::is_released)? {
             layout::for_each_run(cache, range, layout::Padding::Kept, &mut |run| {

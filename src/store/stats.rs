@@ -31,10 +31,6 @@ counters! {
     raw_bytes,
     /// Bytes of all blobs.
     compressed_bytes,
-    /// Raw bytes of parked tokens.
-    parked_raw_bytes,
-    /// Bytes of their blobs.
-    parked_bytes,
     /// Raw bytes of tokens that are only in the store.
     released_raw_bytes,
     /// Blocks that wait for an encoding worker or are with one.
@@ -98,10 +94,6 @@ impl Statistics {
                 self.released_blocks += 1;
                 self.released_raw_bytes += block.live_bytes() as u64;
             }
-        }
-        if block.is_parked {
-            self.parked_raw_bytes += block.live_bytes() as u64;
-            self.parked_bytes += block.blob_bytes() as u64;
         }
         if block.blob.is_some() {
             self.raw_bytes += block.live_bytes() as u64;

@@ -1,23 +1,18 @@
-//! A file that is read and written at offsets, by its path or through a host, and views of its bytes.
+//! A file that is read and written at offsets, by its path, or bytes that behave like one.
 
 use crate::status::{Error, Result, bail, error};
 use crate::sys::files::{self, Use};
-use crate::sys::pages::{self, Region};
-use crate::sys::{self, Shared, memory};
+use crate::sys::{self, memory};
 use std::fmt;
 use std::fs::File;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Bytes at offsets. Calls of one medium may come from several threads at once; no call reads bytes that another one writes.
+#[expect(clippy::len_without_is_empty, reason = "nobody asks a file whether it has a byte")]
 pub trait Medium: Send + Sync {
     /// The number of bytes.
     fn len(&self) -> Result<u64>;
-
-    /// Whether there is no byte.
-    fn is_empty(&self) -> Result<bool> {
-        Ok(self.len()? == 0)
-    }
 
     /// Fills `to` from `offset` on; fails where the bytes end before.
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()>;
@@ -56,6 +51,7 @@ enum Kind {
     Host(Box<dyn Medium>),
 }
 
+#[expect(clippy::len_without_is_empty, reason = "as of a medium")]
 impl Storage {
     /// Makes the file at `path`, which must not exist.
     pub fn create(path: &Path) -> Result<Self> {
@@ -114,11 +110,6 @@ impl Storage {
     /// [`Medium::len`].
     pub fn len(&self) -> Result<u64> {
         self.medium().len()
-    }
-
-    /// [`Medium::is_empty`].
-    pub fn is_empty(&self) -> Result<bool> {
-        self.medium().is_empty()
     }
 
     /// [`Medium::read_at`].
@@ -182,26 +173,29 @@ impl Storage {
         };
     }
 
-    /// Maps the first `len` bytes, where the system can. The caller must never change them again, not even through
-    /// another storage of the same file.
-    pub fn map(&self, len: u64) -> Option<Map> {
+    /// Whether a file is at its path still, under the name that it was opened by; true of a host's bytes.
+    pub fn is_at_path(&self) -> bool {
         match &self.kind {
-            Kind::File(file) => Map::new(&file.file, usize::try_from(len).ok()?),
+            Kind::File(file) => files::is_at(&file.path, &file.file),
+            Kind::Host(_) => true,
+        }
+    }
+
+    /// The path of a file from the root on, whatever the working folder is now; `None` of a host's bytes.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::File(file) => Some(&file.path),
             Kind::Host(_) => None,
         }
     }
 
-    /// A view of a range: in `map` as far as it reaches, otherwise read into memory.
-    pub fn view(&self, map: Option<&Map>, range: Range<u64>) -> Result<Bytes> {
-        let len = usize::try_from(range.end - range.start).map_err(|_| memory::out_of_memory(usize::MAX))?;
-        if let Some(map) = map
-            && range.end <= map.0.len as u64
-        {
-            return Ok(Bytes { memory: Memory::Mapped(map.0.clone()), start: range.start as usize, len });
-        }
-        let mut region = Region::new(len)?;
-        self.read_at(range.start, &mut region)?;
-        Ok(Bytes { memory: Memory::Read(Shared::new(region)?), start: 0, len })
+    /// Gives a file another path, in place of what is there, and a name in errors.
+    pub fn rename(&mut self, to: &Path, name: &str) -> Result<()> {
+        let Kind::File(file) = &mut self.kind else { return Ok(()) };
+        let (name, path) = (memory::text(name)?, files::absolute(to)?);
+        files::replace(&file.path, to)?;
+        (file.path, self.name) = (path, name);
+        Ok(())
     }
 }
 
@@ -227,8 +221,7 @@ impl LockedFile {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        // A mapping keeps the file open, and with it the lock. A forked child has its parent's lock, too. Fails on Windows, where
-        // files are opened for one process alone, without a lock.
+        // A forked child has its parent's lock, too. Fails on Windows, where files are opened for one process alone, without a lock.
         if let (Kind::File(locked), true) = (&self.kind, self.is_own()) {
             let _ = locked.file.unlock();
         }
@@ -271,94 +264,11 @@ impl Medium for LockedFile {
     }
 }
 
-/// The first bytes of a file, mapped. They outlive the storage and its lock.
-#[derive(Clone, Debug)]
-pub struct Map(Shared<Mapped>);
-
-impl Map {
-    fn new(file: &File, len: usize) -> Option<Self> {
-        let start = system::map(file, len)?;
-        Shared::new(Mapped { start, len }).ok().map(Map)
-    }
-}
-
-#[derive(Debug)]
-struct Mapped {
-    start: std::ptr::NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: read-only memory that its value alone owns.
-unsafe impl Send for Mapped {}
-// SAFETY: as above.
-unsafe impl Sync for Mapped {}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        system::unmap(self.start, self.len);
-    }
-}
-
-/// Bytes of a file: mapped, or read into memory. Clones share them; they outlive the storage.
-#[derive(Clone)]
-pub struct Bytes {
-    memory: Memory,
-    start: usize,
-    len: usize,
-}
-
-#[derive(Clone)]
-enum Memory {
-    Mapped(Shared<Mapped>),
-    Read(Shared<Region>),
-}
-
-impl Bytes {
-    /// A view of a part.
-    pub fn slice(&self, range: Range<usize>) -> Bytes {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
-        Bytes { memory: self.memory.clone(), start: self.start + range.start, len: range.end - range.start }
-    }
-
-    /// Drops the whole pages of a mapped view from resident memory. The next access has them from the file again. Bytes
-    /// that were read into memory stay.
-    pub fn drop_pages(&self) {
-        if let Memory::Mapped(_) = self.memory {
-            let page = pages::page_size();
-            let before = self.as_ptr().addr().next_multiple_of(page) - self.as_ptr().addr();
-            if let Some(rest) = self.get(before..) {
-                system::drop_pages(&rest[..rest.len() - rest.len() % page]);
-            }
-        }
-    }
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match &self.memory {
-            // SAFETY: inside the mapping, which lives as long as its owners. No caller of `map` changes or truncates
-            // these bytes, in this process or another; a program that does breaks the contract of the file.
-            Memory::Mapped(map) => unsafe { std::slice::from_raw_parts(map.start.as_ptr().add(self.start), self.len) },
-            Memory::Read(region) => &region[self.start..][..self.len],
-        }
-    }
-}
-
-impl fmt::Debug for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bytes({})", self.len)
-    }
-}
-
 #[cfg(unix)]
 mod system {
     use std::fs::File;
     use std::io;
-    use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
-    use std::ptr::{NonNull, null_mut};
 
     pub(super) fn read_at(file: &File, offset: u64, to: &mut [u8]) -> io::Result<()> {
         file.read_exact_at(to, offset)
@@ -366,15 +276,6 @@ mod system {
 
     pub(super) fn write_at(file: &File, offset: u64, from: &[u8]) -> io::Result<()> {
         file.write_all_at(from, offset)
-    }
-
-    pub(super) fn map(file: &File, len: usize) -> Option<NonNull<u8>> {
-        if len == 0 || len > isize::MAX as usize {
-            return None;
-        }
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { libc::mmap(null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
-        if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
     }
 
     pub(super) use advice::{expect_random_reads, prefetch, read_now};
@@ -448,24 +349,12 @@ mod system {
             super::read_at(file, offset, to).map(|()| true)
         }
     }
-
-    /// `pages` is a part of a mapping of `map`.
-    pub(super) fn drop_pages(pages: &[u8]) {
-        // SAFETY: whole pages of a private mapping that nothing has written: they read as before, from the file.
-        unsafe { libc::madvise(pages.as_ptr().cast_mut().cast(), pages.len(), libc::MADV_DONTNEED) };
-    }
-
-    pub(super) fn unmap(start: NonNull<u8>, len: usize) {
-        // SAFETY: mapped in `map` with this length; no view is left.
-        unsafe { libc::munmap(start.as_ptr().cast(), len) };
-    }
 }
 
 #[cfg(not(unix))]
 mod system {
     use std::fs::File;
     use std::io;
-    use std::ptr::NonNull;
 
     #[cfg(windows)]
     pub(super) fn read_at(file: &File, mut offset: u64, mut to: &mut [u8]) -> io::Result<()> {
@@ -501,13 +390,6 @@ mod system {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Views are read into memory.
-    pub(super) fn map(_: &File, _: usize) -> Option<NonNull<u8>> {
-        None
-    }
-
-    pub(super) fn drop_pages(_: &[u8]) {}
-
     pub(super) fn expect_random_reads(_: &File) {}
 
     pub(super) fn prefetch(_: &File, _: &std::ops::Range<u64>) {}
@@ -515,8 +397,6 @@ mod system {
     pub(super) fn read_now(file: &File, offset: u64, to: &mut [u8]) -> io::Result<bool> {
         read_at(file, offset, to).map(|()| true)
     }
-
-    pub(super) fn unmap(_: NonNull<u8>, _: usize) {}
 }
 
 #[cfg(test)]

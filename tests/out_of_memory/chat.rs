@@ -137,6 +137,8 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         defaults_len: DEFAULTS.count_bytes(),
         attends: 0,
         reserved: 0,
+        fingerprint: null(),
+        fingerprint_len: 0,
     };
     call!(calls, mnnkv_session_create(&options, &mut session));
     for step in 0..12 {

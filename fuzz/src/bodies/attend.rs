@@ -1,18 +1,15 @@
 //! Any bytes as a chat in 8 and 4 bits through the C ABI: K and V of any size, steps that are attended to in any parts, edits,
-//! parks, trims and saves, right and wrong ones, against a host that knows every token. A right call succeeds, a wrong one
+//! trims and saves, right and wrong ones, against a host that knows every token. A right call succeeds, a wrong one
 //! changes nothing, the cache has the tokens that the positions name, and an output is between the values of V.
 
 use super::given::Given;
 use super::packing::{Dense, Packing, flash};
 use super::random::Random;
-use super::session::chat::{c, layout, right, size, snapshot_on};
-use super::session::disk::Disk;
-use super::session::steps::park_options;
+use super::session::chat::{ChatPath, c, layout, right, size};
 use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{Endian, narrow, widen};
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
 use mnnkv::ffi::session::*;
-use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_status};
 use mnnkv::layout::Spec;
 use mnnkv::status::Status;
@@ -62,8 +59,8 @@ struct Chat {
     /// Any of which tokens, queries and masks are.
     numbers: Vec<f32>,
     output: Vec<f32>,
-    /// The file of the budget.
-    path: Option<std::path::PathBuf>,
+    /// Where it is saved, and the file of some budgets.
+    path: ChatPath,
     /// Calls are printed: MNNKV_FUZZ_TRACE is set.
     is_traced: bool,
 }
@@ -83,16 +80,15 @@ pub fn attend(data: &[u8]) {
 impl Chat {
     fn new(given: &mut Given<'_>) -> Option<Self> {
         let (choice, sinks) = (given.below(4), given.below(20));
-        let path =
-            (choice == 3).then(|| std::env::temp_dir().join(format!("mnnkv-fuzz-{}.blocks", std::process::id())));
+        let path = ChatPath::new();
         let budget = 1000 * given.from(500, 900);
-        let keys = match &path {
-            None if choice == 0 => r#""kv_quant":"k8v4""#.to_owned(),
-            None => format!(r#""kv_memory_bytes":{budget}"#),
-            Some(path) => format!(
+        let keys = match choice {
+            0 => r#""kv_quant":"k8v4""#.to_owned(),
+            3 => format!(
                 r#""kv_memory_bytes":{budget},"kv_memory_wait_us":10000000,"kv_memory_file":"{}""#,
-                path.to_str().expect("Unicode")
+                path.0.to_str().expect("Unicode")
             ),
+            _ => format!(r#""kv_memory_bytes":{budget},"kv_memory_wait_us":10000000"#),
         };
         let dtypes = [Dtype::F32, Dtype::F16, Dtype::Bf16];
         let (kv_heads, dims) = (given.from(1, 2) as u32, given.pick(&[8, 16, 24, 40, 64, 128, 128, 12]));
@@ -145,6 +141,8 @@ impl Chat {
             defaults_len: 0,
             attends: 1,
             reserved: 0,
+            fingerprint: null(),
+            fingerprint_len: 0,
         };
         c!(mnnkv_session_create(&options, &mut self.session))
     }
@@ -195,7 +193,7 @@ impl Chat {
             (6, true) => self.attend(given),
             (7..=8, _) if self.open.is_none_or(|open| (1..=MOST_ROWS).contains(&open.rows)) => self.wrong(given),
             (9, false) => self.keep(given),
-            (10, false) if !self.tokens.is_empty() && given.byte() < 64 => self.park(given),
+            (10, false) if !self.tokens.is_empty() && given.byte() < 64 => self.save(),
             (11, false) if !self.tokens.is_empty() && given.byte() < 64 => self.restart(given),
             (12, _) => self.trim(given),
             (13, _) => {
@@ -427,15 +425,13 @@ impl Chat {
         self.tokens = kept.map(|at| self.tokens[at].clone()).collect();
     }
 
-    fn park(&mut self, given: &mut Given<'_>) {
-        let options = park_options(given.below(2) as i32);
+    fn save(&mut self) {
         let layout = layout(&self.spec);
-        let mut cache = self.cache(&layout);
-        right(c!(mnnkv_session_park(self.session, 0, &options, &mut cache, null_mut())));
-        self.restore();
+        let cache = self.cache(&layout);
+        right(c!(mnnkv_session_save(self.session, self.path.0.as_ptr(), &cache, 1, null_mut())));
     }
 
-    /// The cache of a layer that was parked or loaded is written by begin.
+    /// The cache of a layer that was opened is written by begin.
     fn restore(&mut self) {
         let layout = layout(&self.spec);
         let mut cache = self.cache(&layout);
@@ -446,20 +442,16 @@ impl Chat {
 
     /// Saves the chat, and goes on from the file in another session, with another layout.
     fn restart(&mut self, given: &mut Given<'_>) {
-        let disk = Disk::default();
-        let file = snapshot_on(&disk);
-        let layout = layout(&self.spec);
-        let mut cache = self.cache(&layout);
-        right(c!(mnnkv_snapshot_append(file, self.session, 0, &park_options(1), &mut cache, null_mut())));
-        right(c!(mnnkv_snapshot_commit(file)));
+        self.save();
         c!(mnnkv_session_destroy(self.session));
         self.session = null_mut();
         right(self.make_session());
-        let status = c!(mnnkv_snapshot_load(file, self.session, 0));
-        if status == Status::InvalidArgument as mnnkv_status {
+        let open = |chat: &Chat| c!(mnnkv_session_open(chat.session, chat.path.0.as_ptr()));
+        let status = open(self);
+        if status == INVALID {
             // A trim had made the budget of the session before larger.
             right(c!(mnnkv_session_trim(self.session, 1 << 30, null_mut())));
-            right(c!(mnnkv_snapshot_load(file, self.session, 0)));
+            right(open(self));
         } else {
             right(status);
         }
@@ -470,7 +462,6 @@ impl Chat {
         self.relayout(physical as usize, given);
         self.kv_len = physical as usize;
         self.restore();
-        c!(mnnkv_snapshot_destroy(file));
     }
 
     fn trim(&mut self, given: &mut Given<'_>) {
@@ -569,8 +560,5 @@ impl Drop for Chat {
     fn drop(&mut self) {
         // SAFETY: the handle is not used again.
         unsafe { mnnkv_session_destroy(self.session) };
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }

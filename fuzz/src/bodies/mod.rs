@@ -2,9 +2,6 @@
 
 #[path = "../../../tests/common/counting_allocator.rs"]
 mod counting_allocator;
-#[path = "../../../tests/snapshot/disk.rs"]
-#[allow(dead_code)]
-mod disk;
 #[path = "../../../tests/common/packing.rs"]
 mod packing;
 #[path = "../../../tests/common/random.rs"]
@@ -21,7 +18,6 @@ mod layout;
 mod msmodelslim;
 mod plan;
 mod session;
-mod snapshot;
 mod state;
 
 pub use attend::attend;
@@ -33,14 +29,13 @@ pub use layout::layout;
 pub use msmodelslim::msmodelslim;
 pub use plan::h2o_plan;
 pub use session::session;
-pub use snapshot::{layer_state, snapshot};
 pub use state::decode_state;
 
 /// A function of any bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets by name. Each has a program in `fuzz_targets/` and inputs in `corpus/`.
-pub const TARGETS: [(&str, Target); 19] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("attend", attend),
     ("checkpoint", checkpoint),
     ("compressor", compressor),
@@ -52,12 +47,10 @@ pub const TARGETS: [(&str, Target); 19] = [
     ("gguf", gguf),
     ("h2o_plan", h2o_plan),
     ("json", json),
-    ("layer_state", layer_state),
     ("layout", layout),
     ("msmodelslim", msmodelslim),
     ("roundtrip", roundtrip),
     ("session", session),
     ("sizing", sizing),
-    ("snapshot", snapshot),
     ("tasks", tasks),
 ];

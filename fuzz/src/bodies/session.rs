@@ -1,11 +1,10 @@
-//! Any bytes as a schedule of calls of a session and a snapshot through the C ABI, right ones and wrong ones, against a
-//! host that knows every token. A right call succeeds; a wrong one is refused and changes nothing; the cache always has
-//! the tokens that the positions name, bit for bit.
+//! Any bytes as a schedule of calls of a session through the C ABI, right ones and wrong ones, against a host that knows every
+//! token. A right call succeeds; a wrong one is refused and changes nothing; the cache always has the tokens that the positions
+//! name, bit for bit, also in another session that opens the chat.
 
 pub(super) mod chat;
 mod config;
-pub(super) mod disk;
-pub(super) mod steps;
+mod steps;
 mod wrong;
 
 use super::given::Given;

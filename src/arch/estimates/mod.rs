@@ -26,7 +26,7 @@ pub type CodePair = [u8; LANES];
 pub type Shorts = [[u8; 2]; LANES];
 
 /// Sketches of 16 tokens.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct SketchTile {
     /// Codes of direction `d`, and of `d + 8` in the upper halves in two's complement.

@@ -148,7 +148,11 @@ impl Medium for Slow {
 /// Moves some heads of blocks to a file; returns its bytes.
 fn written(blocks: &mut Blocks, noise: &mut Noise) -> Vec<u8> {
     let mut file = vec![0; 64];
-    blocks.learn().unwrap();
+    let (keys, tokens) = blocks.samples().unwrap();
+    let basis = Basis::learn(&keys, tokens, KV_HEADS, blocks.shape().dims).unwrap();
+    if tokens > 0 {
+        blocks.set_basis(crate::sys::Shared::new(basis).unwrap());
+    }
     for block in 0..blocks.list().len() as u32 {
         let Some(basis) = &blocks.basis else { break };
         let mut work = SketchWork::default();
@@ -157,10 +161,12 @@ fn written(blocks: &mut Blocks, noise: &mut Noise) -> Vec<u8> {
             let offset = file.len();
             assert!(blocks.copy(block, head, &mut file).unwrap());
             let codes = blocks.view(block, head, &[]).unwrap();
-            Some(Offloaded::new(&codes, (offset as u64, &file[offset..]), (basis, head), &mut work).unwrap())
+            let line = (offset as u64 - first) / 64;
+            Some(Offloaded::new(&codes, (line as u32, &file[offset..]), (basis, head), &mut work).unwrap())
         });
         let heads = heads.collect();
-        blocks.written(block, first..file.len() as u64, heads);
+        blocks.writes(block, first..file.len() as u64, 1);
+        blocks.end_write(block, Some(heads));
         for head in (0..KV_HEADS).filter(|_| noise.wide() > 0.0) {
             blocks.leave(block, head);
         }
@@ -181,7 +187,9 @@ fn lists_of_blocks_that_memory_is_refused_for_are_whole_after_the_next_call() {
         shortage::set_least(1024);
         blocks.reserve(shape, 2, 1).unwrap();
         blocks.push(&block, 0, u64::MAX).unwrap();
-        blocks.written(0, 16..17, vec![None, None]);
+        blocks.writes(0, 16..17, 1);
+        assert_eq!(blocks.written(1), Some(0));
+        blocks.end_write(0, Some(vec![None, None]));
         assert_eq!((blocks.heads(), blocks.away(1)), (2, &[][..]));
     }
 }

@@ -34,7 +34,7 @@
 //! - Sizes are bytes where no unit is named. Arrays are dense and row-major: [head][token][dim] has dim innermost.
 //! - Texts are UTF-8. Input texts end with a zero unless their length is passed. Output texts (text, cap, len) have a terminating
 //!   zero, which *len counts. A call with NULL and 0 returns BUFFER_TOO_SMALL and the size.
-//! - The library keeps no pointer after a call, never calls back and never throws. mnnkv_snapshot_io is the exception.
+//! - The library keeps no pointer after a call, never calls back and never throws.
 //! - A function that makes a handle takes MNNKV_ABI_VERSION, returns UNSUPPORTED for another, and writes the handle to *out. Free
 //!   it once with its _destroy function, which takes NULL, too, and works after INTERNAL. Nothing else must be freed.
 //! - Calls with a const handle may overlap others with a const handle. A call with a non-const handle, _destroy included, must not
@@ -47,11 +47,11 @@
 //!   The physical position is its slot in the cache. Tokens that leave the cache make them differ, in each layer for itself. Take
 //!   physical lengths from mnnkv_cache::kv_len.
 //! - Cache. Between begin and end you may read tokens below kv_len and append new ones (V INT8: then call mnnkv_kv_appended).
-//!   After writes to older tokens call mnnkv_session_rewritten before end. From end to the next begin or keep, stored and parked
+//!   After writes to older tokens call mnnkv_session_rewritten before end. From end to the next begin or keep, stored
 //!   tokens read as zero, and only mnnkv_session_rewritten allows writes. You may copy the whole cache elsewhere at any time; the
 //!   copy takes memory for stored tokens until the next end. Only private anonymous memory (malloc's) returns to the system.
 //! - Threads. Several layers may be open at once. mnnkv_session_trim may overlap any call but destroy; h2o.h has another
-//!   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend and _interrupt do not.
+//!   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend does not.
 //!   Begin, end, keep and reset of a layer return BUSY while a thread attends. Workers sleep when idle. Destroy waits for them.
 
 use crate::ffi::cache::mnnkv_cache;
@@ -63,7 +63,7 @@ use crate::ffi::status::mnnkv_status;
 use crate::layout::Cache;
 use crate::session::{Host, Session};
 use crate::status::{Result, bail};
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 /// The caches of one chat (one sequence) of one model. A batch needs a session for each.
 pub struct mnnkv_session {
@@ -165,6 +165,10 @@ pub struct mnnkv_session_options {
     pub attends: u32,
     /// Must be 0.
     pub reserved: u32,
+    /// The model, its rotation and whatever else a chat file must be of; compared byte by byte. NULL = none.
+    pub fingerprint: *const c_void,
+    /// Bytes of fingerprint, at most 64 KiB.
+    pub fingerprint_len: usize,
 }
 
 // SAFETY: repr(C), begins with a u32, integers and raw pointers only.
@@ -189,7 +193,8 @@ pub unsafe extern "C" fn mnnkv_session_create(
             }
             pointer::reserved(&[options.reserved], "options")?;
             let host = Host { attends: options.attends == 1 };
-            let session = Session::with_host(config, defaults, options.layers, options.lanes, host)?;
+            let model = pointer::input_bytes(options.fingerprint, options.fingerprint_len, "fingerprint")?;
+            let session = Session::for_model(config, defaults, options.layers, options.lanes, host, model)?;
             Ok(mnnkv_session { session })
         })
     })
@@ -227,6 +232,8 @@ mod tests {
             defaults_len,
             attends: 0,
             reserved: 0,
+            fingerprint: null(),
+            fingerprint_len: 0,
         }
     }
 

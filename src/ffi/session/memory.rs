@@ -11,7 +11,7 @@
 //! - A step in which working memory grows may exceed the budget until the next one, and a step of more than 16 tokens by its raw
 //!   tokens until the next begin of the layer: if you pause after a prompt, call begin and end without tokens.
 //! - Pinned tokens, and blocks that 8 and 4 bits do not fit, may exceed it; a warning says so. First and newest ones stay.
-//! - The session makes and removes kv_memory_file; a file of yours stays. It is not encrypted. Begin, end and trim write it.
+//! - kv_memory_file is the chat file (below). It is not encrypted. A thread of the session writes it: no step waits for a disk.
 
 use super::handle::mnnkv_session;
 use crate::ffi::panic::body;
@@ -20,7 +20,7 @@ use crate::ffi::status::mnnkv_status;
 
 /// Sets the budget to `bytes` from now on, or to the least of the model if that is more, when the system is short of memory.
 /// Blocks go to the file or are dropped until it holds. Open layers, and raw tokens that take more, follow in their next begin.
-/// With more bytes, blocks of the file come back as they are used. Any thread. It waits for other calls, also for a park or a
+/// With more bytes, blocks of the file come back as they are used. Any thread. It waits for other calls, also for a
 /// save, but not for attention, and writes the file: do not call it on a thread that must not wait.
 /// in_use: bytes in use afterwards; may be NULL.
 /// INVALID_ARGUMENT: if the config sets no budget

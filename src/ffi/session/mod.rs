@@ -1,6 +1,7 @@
 //! `mnnkv/session.h`: all that a host needs.
 
 mod attend;
+mod chat;
 mod handle;
 mod history;
 mod memory;
@@ -8,6 +9,7 @@ mod report;
 mod step;
 
 pub use attend::*;
+pub use chat::*;
 pub use handle::*;
 pub use history::*;
 pub use memory::*;

@@ -1,6 +1,6 @@
 //! What a budget holds, before a chat runs.
 
-use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_SKETCHES, Share, Sizes};
+use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_SKETCHES, Share, Sizes, WRITING_PART};
 use crate::attend::{BLOCK, Basis, Blocks};
 use crate::layout::Rows;
 use crate::session::config;
@@ -46,8 +46,9 @@ impl Holds {
         let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
         let quantised_tokens = tokens(room / block);
         let [all, sketches] = Blocks::away_bytes(rows.heads);
-        // Sketches take their part of what lists and directions leave.
-        let room = room.saturating_sub(Basis::bytes_of(rows.heads, rows.dims));
+        // Blocks on their way to the file take their part first, and sketches theirs of what lists and directions leave.
+        let room =
+            room.saturating_sub(bytes / WRITING_PART as usize).saturating_sub(Basis::bytes_of(rows.heads, rows.dims));
         let away =
             room as u128 * MOST_SKETCHES as u128 / (sketches * 8 + (all - sketches) * MOST_SKETCHES).max(1) as u128;
         let away = usize::try_from(away).unwrap_or(usize::MAX);

@@ -1,20 +1,25 @@
 //! What a layer does to hold its share: which blocks go to the file, which are dropped, and which come back.
 
 use super::{MOST_SKETCHES, Share};
-use crate::attend::{self, Arrived, Blocks, Found, Placed, Reads};
+use crate::attend::{self, Arrived, BLOCK, Blocks, Found, Placed, Reads};
 use crate::session::layer::Layer;
-use crate::session::offload::Offload;
+use crate::session::tier::{Taken, Tier};
 use crate::session::tokens::{CacheLengths, Runs, Tokens};
 use crate::status::{Error, Result, Status};
 use crate::sys::memory;
 use std::cmp::Ordering;
+use std::time::{Duration, Instant};
 
+/// Blocks of a layer, beside those of the next step's tokens, for which others are in the file in time.
+const AHEAD: usize = 2;
 /// What is left of a score in the next step.
 const DECAY: f32 = 0.95;
 
 /// What a layer has done to hold its share.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Ladder {
+    /// Of the layer.
+    number: u32,
     /// Tokens that were dropped since the reset, a token of each head as one, those that were lost included.
     pub(super) dropped: u64,
     /// Of `dropped`, those that were not lost.
@@ -31,6 +36,10 @@ pub(in crate::session) struct Ladder {
     is_over: bool,
     /// Why the first read failed.
     failure: Option<Error>,
+    /// Blocks did not leave since the file has them not yet.
+    waits: bool,
+    /// The longest wait for the file in a begin or an end.
+    patience: Duration,
 }
 
 /// Whether blocks may be dropped that the file does not take.
@@ -41,6 +50,10 @@ enum Drops {
 }
 
 impl Ladder {
+    pub(in crate::session) fn new(number: u32) -> Self {
+        Ladder { number, ..Ladder::default() }
+    }
+
     /// The layer was reset.
     pub(in crate::session) fn reset(&mut self) {
         *self = Ladder {
@@ -49,6 +62,7 @@ impl Ladder {
             returned: self.returned,
             reads: self.reads,
             over_steps: self.over_steps,
+            number: self.number,
             ..Ladder::default()
         };
     }
@@ -62,6 +76,16 @@ impl Ladder {
         let parts: usize = (0..).zip(blocks.list()).map(|(at, placed)| placed.tokens() as usize * empty(at)).sum();
         self.dropped = (gone + parts) as u64;
         (self.let_go, self.has_gone) = (self.dropped, true);
+    }
+
+    /// Tokens that were dropped since the reset, lost ones with them and without.
+    pub(in crate::session) fn gone(&self) -> [u64; 2] {
+        [self.dropped, self.let_go]
+    }
+
+    /// A chat was opened that has lost so many.
+    pub(in crate::session) fn take_gone(&mut self, [dropped, let_go]: [u64; 2]) {
+        (self.dropped, self.let_go, self.has_gone) = (dropped, let_go, true);
     }
 
     pub(in crate::session) fn failure(&self) -> Option<&Error> {
@@ -123,18 +147,27 @@ impl Ladder {
         arrived: &[Arrived],
         most: usize,
         pins: &Runs,
-        mut offload: Option<&mut Offload>,
+        mut tier: Option<&mut Tier>,
     ) {
         let bytes = |arrived: &Arrived| arrived.codes.bytes().len();
+        self.waits = false;
         // Those that leave make room first: their memory need not go back to the system and come again.
         let room = most.saturating_sub(arrived.iter().map(bytes).sum());
         if blocks.bytes() > room {
             // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
             let fixed = blocks.other_bytes() - blocks.sketch_bytes();
             self.fit_sketches(blocks, arrived, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
-            // A head drops nothing while others have blocks that may go to the file, nor to make room for those that come back.
-            for (most, drops) in [(most, Drops::Refused), (most, Drops::Allowed), (room, Drops::Refused)] {
-                self.fit_codes(blocks, most, drops, pins, offload.as_deref_mut());
+            let deadline = Instant::now() + self.patience;
+            loop {
+                self.waits = false;
+                // A head drops nothing while others have blocks that may go to the file, nor to make room for those that come back.
+                for (most, drops) in [(most, Drops::Refused), (most, Drops::Allowed), (room, Drops::Refused)] {
+                    self.fit_codes(blocks, most, drops, pins, tier.as_deref_mut());
+                }
+                // The step has what time its rows have to wait for the file.
+                if !self.waits || blocks.bytes() <= most || !attend::pause(deadline, &mut self.reads) {
+                    break;
+                }
             }
         }
         for arrived in arrived {
@@ -149,17 +182,50 @@ impl Ladder {
             }
         }
         blocks.give_back();
-        self.remove_gone(blocks, offload);
+        if let Some(tier) = tier.as_deref_mut().filter(|_| self.waits && blocks.bytes() > most) {
+            tier.see_late();
+        }
+        self.remove_gone(blocks, tier);
+    }
+
+    /// Queues blocks of the least score to be written, so that each head has some that can leave once so many more tokens come
+    /// and all may take `most` bytes.
+    fn write_ahead(
+        &mut self,
+        blocks: &mut Blocks,
+        (coming, most): (u32, usize),
+        pins: &Runs,
+        tier: &mut Tier,
+    ) -> Result<()> {
+        let (heads, block) = (blocks.heads(), Blocks::block_bytes(blocks.shape(), blocks.heads()));
+        let more = (coming as usize / BLOCK + AHEAD) * block;
+        let wanted = (blocks.bytes() + more).saturating_sub(most).div_ceil(block.max(1));
+        for head in (0..heads).filter(|_| wanted > 0) {
+            let is_new = |blocks: &Blocks, at: &u32| {
+                blocks.cell(*at, head).offloaded.is_none() && blocks.list()[*at as usize].place.is_none()
+            };
+            let here = blocks.here(head).iter();
+            let missing = wanted.saturating_sub(here.clone().filter(|at| !is_new(blocks, at)).count());
+            if missing == 0 {
+                continue;
+            }
+            for at in worst(blocks, here.copied().filter(|at| is_new(blocks, at)), head, missing, pins)? {
+                if tier.write(self.number, blocks, at)? != Taken::Queued {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Removes the blocks of which no head is left.
-    fn remove_gone(&mut self, blocks: &mut Blocks, mut offload: Option<&mut Offload>) {
+    fn remove_gone(&mut self, blocks: &mut Blocks, mut tier: Option<&mut Tier>) {
         if !std::mem::take(&mut self.has_gone) {
             return;
         }
         for block in 0..blocks.list().len() as u32 {
-            if let (Some(place), Some(offload)) = (blocks.unused(block), offload.as_deref_mut()) {
-                offload.free_place(place);
+            if let (Some((place, is_saved)), Some(tier)) = (blocks.unused(block), tier.as_deref_mut()) {
+                tier.free_place(place, is_saved);
             }
         }
         blocks.remove_gone();
@@ -191,24 +257,17 @@ impl Ladder {
 
     /// Moves blocks to the file, or drops them, until all take `most` bytes. Each head gives the same number of blocks: what a
     /// block is worth compares within a head. In place of a block that the file does not take, one goes that it has already.
-    fn fit_codes(
-        &mut self,
-        blocks: &mut Blocks,
-        most: usize,
-        drops: Drops,
-        pins: &Runs,
-        mut offload: Option<&mut Offload>,
-    ) {
+    fn fit_codes(&mut self, blocks: &mut Blocks, most: usize, drops: Drops, pins: &Runs, mut tier: Option<&mut Tier>) {
         let heads = blocks.heads();
         while blocks.bytes() > most {
             let (cells, codes) = (blocks.cells_here(), blocks.code_bytes());
-            if cells == 0 {
+            if cells == 0 || codes == 0 {
                 return;
             }
             let count = (blocks.bytes() - most).div_ceil((codes / cells).max(1)).div_ceil(heads);
             for head in 0..heads {
                 // Nothing leaves for want of memory.
-                if self.leave(blocks, (head, count), drops, pins, offload.as_deref_mut()).is_err() {
+                if self.leave(blocks, (head, count), drops, pins, tier.as_deref_mut()).is_err() {
                     return;
                 }
             }
@@ -225,26 +284,30 @@ impl Ladder {
         (head, count): (usize, usize),
         drops: Drops,
         pins: &Runs,
-        mut offload: Option<&mut Offload>,
+        mut tier: Option<&mut Tier>,
     ) -> Result<()> {
         let worst = worst(blocks, blocks.here(head).iter().copied(), head, count, pins)?;
         // Those of the file, which may go in place of others.
         let mut stored = None;
+        let number = self.number;
         for block in worst {
             if !blocks.cell(block, head).is_here() {
                 // It went in the place of another.
                 continue;
             }
-            if let (true, Some(offload)) = (self.is_damaged(), offload.as_deref_mut()) {
-                self.check_copies(blocks, block, offload)?;
+            if let (true, Some(tier)) = (self.is_damaged(), tier.as_deref_mut()) {
+                self.check_copies(blocks, block, tier)?;
             }
-            let is_stored = match offload.as_deref_mut() {
-                _ if blocks.cell(block, head).offloaded.is_some() => true,
-                // A block is written once: a second time its heads that are in the file alone would be lost.
-                Some(offload) if blocks.list()[block as usize].place.is_none() => offload.write(blocks, block)?,
-                _ => false,
-            };
-            if is_stored {
+            // A block is written once: a second time its heads that are in the file alone would be lost.
+            let mut is_coming = false;
+            if let Some(tier) = tier.as_deref_mut() {
+                if blocks.list()[block as usize].place.is_none() {
+                    is_coming = tier.write(number, blocks, block)? != Taken::Refused;
+                }
+                tier.collect(number, blocks)?;
+                is_coming |= blocks.list()[block as usize].ticket > 0;
+            }
+            if blocks.cell(block, head).offloaded.is_some() {
                 blocks.leave(block, head);
                 continue;
             }
@@ -258,6 +321,7 @@ impl Ladder {
             };
             match stored.find(may_leave) {
                 Some(other) => blocks.leave(other, head),
+                None if is_coming => self.waits = true,
                 None if drops == Drops::Refused => break,
                 None => {
                     blocks.leave(block, head);
@@ -281,16 +345,15 @@ impl Ladder {
 
     /// The file is damaged: forgets the copies of a block that it has no more, so that those in memory are written anew. Heads
     /// whose last copy is gone are lost. A copy that cannot be read now may be read later.
-    fn check_copies(&mut self, blocks: &mut Blocks, block: u32, offload: &mut Offload) -> Result<()> {
+    fn check_copies(&mut self, blocks: &mut Blocks, block: u32, tier: &mut Tier) -> Result<()> {
         let mut bytes = Vec::new();
         for head in 0..blocks.heads() {
-            let Some(from) = &blocks.cell(block, head).offloaded else { continue };
-            match offload.read(from, &mut bytes) {
+            match tier.read(blocks, (block, head), &mut bytes) {
                 Err(error) if error.status() == Status::Corrupt => self.lose(blocks, block, head),
-                result => result?,
+                result => drop(result?),
             }
         }
-        blocks.unused(block).into_iter().for_each(|place| offload.free_place(place));
+        blocks.unused(block).into_iter().for_each(|(place, is_saved)| tier.free_place(place, is_saved));
         Ok(())
     }
 
@@ -307,13 +370,32 @@ impl Ladder {
 impl Layer {
     /// Takes what a step has found, and lets the least wanted blocks leave until the layer holds its share beside so many raw
     /// tokens.
-    pub(in crate::session) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) {
+    pub(in crate::session) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, tier: Option<&mut Tier>) {
         let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return };
         let blocks = &mut step.tokens.blocks;
+        quant.ladder.patience = tier.as_ref().map_or(Duration::ZERO, |tier| tier.wait() * self.last_step.max(1));
         let arrived = quant.ladder.see(blocks, step.round.all_found());
         // Where the step was refused memory, nothing leaves to make room for tokens that the next one quantises.
         if let Some(share) = share.filter(|_| !quant.is_short()) {
-            quant.ladder.fit(blocks, &arrived, share.for_blocks(raw_tokens), &self.pins, offload);
+            quant.ladder.fit(blocks, &arrived, share.for_blocks(raw_tokens), &self.pins, tier);
+        }
+    }
+
+    /// Takes note of the blocks that are in the file by now.
+    pub(in crate::session) fn collect(&mut self, tier: Option<&mut Tier>) -> Result<()> {
+        match (tier, self.step.get_mut()) {
+            (Some(tier), Some(step)) => tier.collect(self.number, &mut step.tokens.blocks),
+            _ => Ok(()),
+        }
+    }
+
+    /// A step has ended beside so many raw tokens: lets blocks be written that the next ones may want to leave. What memory is
+    /// refused for is written later.
+    pub(in crate::session) fn write_ahead(&mut self, share: Option<&Share>, raw_tokens: u32, tier: Option<&mut Tier>) {
+        let (Some(share), Some(tier), Some(quant)) = (share, tier, &mut self.quant) else { return };
+        if let Some(step) = self.step.get_mut() {
+            let most = share.for_blocks(raw_tokens);
+            let _ = quant.ladder.write_ahead(&mut step.tokens.blocks, (self.last_step, most), &self.pins, tier);
         }
     }
 
@@ -326,12 +408,29 @@ impl Layer {
         }
     }
 
+    /// Where the file is damaged: forgets copies that it has no more, and heads whose last copy is gone.
+    /// Returns how many are lost.
+    pub(in crate::session) fn check_copies(&mut self, tier: &mut Tier) -> Result<u64> {
+        let is_harmed = tier.is_harmed();
+        let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return Ok(0) };
+        let blocks = &mut step.tokens.blocks;
+        if !is_harmed && !quant.ladder.is_damaged() {
+            return Ok(0);
+        }
+        let before = quant.ladder.lost;
+        for block in 0..blocks.list().len() as u32 {
+            quant.ladder.check_copies(blocks, block, tier)?;
+        }
+        quant.ladder.remove_gone(blocks, Some(tier));
+        Ok(quant.ladder.lost - before)
+    }
+
     /// Drops what the file of the budget has no more.
-    pub(in crate::session) fn lose(&mut self, mut lost: Found, offload: Option<&mut Offload>) {
+    pub(in crate::session) fn lose(&mut self, mut lost: Found, tier: Option<&mut Tier>) {
         if let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) {
             let blocks = &mut step.tokens.blocks;
             quant.ladder.see(blocks, &mut lost);
-            quant.ladder.remove_gone(blocks, offload);
+            quant.ladder.remove_gone(blocks, tier);
         }
     }
 }
@@ -345,6 +444,9 @@ fn worst(
     pins: &Runs,
 ) -> Result<Vec<u32>> {
     let is_free = |block: &u32| {
+        if blocks.cell(*block, head).is_of_base() {
+            return false;
+        }
         let placed = &blocks.list()[*block as usize];
         pins.pairs().is_empty() || !pins.overlaps(placed.first..placed.first + placed.tokens())
     };

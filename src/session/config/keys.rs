@@ -245,6 +245,7 @@ keys! {
     kv_memory_file: Text("");
     kv_memory_file_mb: Decimal<f64>(0.0, 0.0..=1e6);
     kv_memory_wait_us: Whole<u32>(2000, 0..=10_000_000);
+    kv_memory_base: Text("");
 
     kv_quant: OneOf<bool>(&[("off", false), ("k8v4", true)]);
     kv_quant_layer_start: Whole<u32>(0, 0..=LAYERS);

@@ -198,7 +198,14 @@ fn the_defaults_when_switched_on() {
     };
     assert_eq!(
         config,
-        Config { eviction: Some(h2o), lossless: Some(lossless), quant: None, sink_tokens: 16, memory: None }
+        Config {
+            eviction: Some(h2o),
+            lossless: Some(lossless),
+            quant: None,
+            sink_tokens: 16,
+            memory: None,
+            base: None
+        }
     );
 }
 
@@ -253,7 +260,14 @@ fn every_key_reaches_its_field() {
     };
     assert_eq!(
         config,
-        Config { eviction: Some(h2o), lossless: Some(lossless), quant: None, sink_tokens: 16, memory: None }
+        Config {
+            eviction: Some(h2o),
+            lossless: Some(lossless),
+            quant: None,
+            sink_tokens: 16,
+            memory: None,
+            base: None
+        }
     );
 }
 

@@ -6,7 +6,7 @@ mod host;
 use super::Coverage;
 use super::attention::Attention;
 use super::examples::six_of_ten;
-use super::file::{Disk, FASTEST};
+use super::saved::ChatPath;
 use super::shared::Session;
 use crate::common::Random;
 use crate::host::expand;
@@ -26,6 +26,7 @@ struct Chat {
     logical: u32,
     stores: bool,
     config: String,
+    path: ChatPath,
     random: Random,
     coverage: Coverage,
 }
@@ -34,7 +35,8 @@ impl Chat {
     fn new(config: &Value, host: Host, seed: u64) -> Self {
         let (stores, config) = (config["kv_lossless_enable"] == true, config.to_string());
         let session = Session::new(config.as_bytes(), 1, 1).unwrap();
-        Chat { session, host, logical: 0, stores, config, random: Random::new(seed), coverage: Coverage::default() }
+        let (path, random, coverage) = (ChatPath::new(), Random::new(seed), Coverage::default());
+        Chat { session, host, logical: 0, stores, config, path, random, coverage }
     }
 
     fn begin(&mut self) {
@@ -118,21 +120,22 @@ impl Chat {
         self.coverage.count(if moved { "stored tokens, edited" } else { "stored tokens" }, stored);
     }
 
-    fn park(&mut self) {
-        self.host.call(|cache, len| self.session.park(0, Some(cache), len, &FASTEST)).unwrap();
-        self.coverage.count("parks", 1);
+    fn save(&mut self) {
+        self.host.call(|cache, len| self.session.save(Some(self.path.text()), &mut [(Some(cache), len)])).unwrap();
+        self.check(true);
     }
 
-    /// The process ends, and another one goes on with new buffers.
-    fn restart(&mut self) {
-        let disk = Disk::default();
-        let mut file = disk.create();
-        self.host.call(|cache, len| self.session.save(0, Some(cache), len, &FASTEST, &mut file)).unwrap();
-        file.commit().unwrap();
-        self.session = Session::new(self.config.as_bytes(), 1, 1).unwrap();
-        self.session.load(None, &file).unwrap();
+    /// The chat is saved, and goes on with new buffers, where the process ends in another one.
+    fn restart(&mut self, ends: bool) {
+        self.save();
+        if ends {
+            // Its file is closed first.
+            self.session = Session::new(b"{}", 1, 1).unwrap();
+            self.session = Session::new(self.config.as_bytes(), 1, 1).unwrap();
+        }
+        self.session.open(Some(self.path.text())).unwrap();
         self.host.renew();
-        self.coverage.count("restarts", 1);
+        self.coverage.count(if ends { "restarts" } else { "chats opened again" }, 1);
     }
 
     fn reset(&mut self) {
@@ -170,11 +173,8 @@ impl Chat {
             4 if self.random.once_in(8) => self.reset(),
             // An edit may follow before the next begin.
             5 if self.logical > 1 && self.random.once_in(2) => {
-                if self.random.once_in(2) {
-                    self.park()
-                } else {
-                    self.restart()
-                }
+                let ends = self.random.once_in(2);
+                self.restart(ends);
                 let pairs = if self.random.once_in(4) { Vec::new() } else { self.some_ranges() };
                 let stay: Vec<u32> = expand(&pairs).collect();
                 let stays = self.host.logical.iter().any(|l| stay.contains(l));
@@ -249,7 +249,7 @@ fn no_schedule_of_a_quantised_cache_changes_what_mnn_reads_of_a_kept_token() {
         ("growths", 1),
         ("stored tokens", 100),
         ("stored tokens, edited", 10),
-        ("parks", 0),
+        ("chats opened again", 0),
         ("restarts", 0),
     ] {
         assert!(schedules < 50 || coverage.of(what) > least * schedules, "{what}: {}", coverage.of(what));
@@ -290,11 +290,11 @@ fn scales_of_a_loaded_layer_that_was_emptied_never_come_back() {
     for mode in 9..15 {
         let mut chat = Chat::new(&json!({}), Host::new(shape(mode, 32, 64), 1), 1);
         chat.step(10);
-        chat.restart();
+        chat.restart(true);
         assert!(chat.keep(&[]));
         chat.host.plain = false;
         chat.step(10);
-        chat.park();
+        chat.restart(false);
         chat.step(1);
     }
 }

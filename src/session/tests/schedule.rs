@@ -5,13 +5,12 @@ use super::model::{Counts, Model};
 use super::settings::{Kind, Rules, Settings};
 use super::{Coverage, trace};
 use crate::common::Random;
-use crate::gear::Effort;
 use crate::host::{Host, expand};
 use crate::layout::{Cache, Pair};
-use crate::session::CacheLengths;
+use crate::session::tests::saved::ChatPath;
 use crate::session::tests::shared::Session;
+use crate::session::{CacheLengths, LayerCache};
 use crate::status::{Result, Status};
-use crate::store::Packing;
 use crate::sys::memory::shortage;
 use std::rc::Rc;
 
@@ -26,8 +25,8 @@ pub(super) struct Layer {
     pub(super) step: Option<Step>,
     /// The host never names it.
     idle: bool,
-    /// No step has begun since it was parked.
-    parked: bool,
+    /// No step has begun since the chat was opened.
+    is_away: bool,
     /// The attention that each token of the chat draws.
     worth: Vec<f64>,
     query_heads: usize,
@@ -45,6 +44,7 @@ pub(super) struct Run {
     pub(super) settings: Settings,
     pub(super) session: Rc<Session>,
     pub(super) layers: Vec<Layer>,
+    path: ChatPath,
     shortage: bool,
     pub(super) coverage: Coverage,
 }
@@ -71,12 +71,13 @@ impl Run {
             model: Model::new(settings.rules_of(number)),
             step: None,
             idle: random.once_in(8),
-            parked: false,
+            is_away: false,
             worth: Vec::new(),
             query_heads: random.from(1, 3),
         };
         let layers = (0..settings.layers).map(layer).collect();
-        Run { random, settings, session, layers, shortage: kind.shortage, coverage: Coverage::default() }
+        let (path, shortage, coverage) = (ChatPath::new(), kind.shortage, Coverage::default());
+        Run { random, settings, session, layers, path, shortage, coverage }
     }
 
     /// A chat from its prompt to its end.
@@ -131,7 +132,7 @@ impl Run {
                 let layer = random.below(self.layers.len());
                 self.rewrite(layer);
             }
-            10 if random.once_in(3) => self.each(Run::park),
+            10 if random.once_in(3) => self.reopen(),
             11 => self.pin(),
             _ => self.forward(1),
         }
@@ -195,34 +196,76 @@ impl Run {
     fn call<T>(&mut self, layer: usize, short: &str, mut what: impl FnMut(&Session, Cache<'_>, u32) -> Result<T>) -> T {
         let len = self.layers[layer].host.len();
         if self.shortage && self.random.once_in(3) {
-            let before = self.view();
-            let dense = self.layers[layer].host.all();
+            let (before, dense) = (self.view(), self.layers[layer].host.all());
             shortage::set(self.random.pick(&[1, 2, 4, 16]), self.random.next());
             let result = what(&self.session, self.layers[layer].host.cache(), len);
-            shortage::set(0, 0);
-            match result {
-                Ok(value) => return value,
-                Err(error) => assert_eq!(error.status(), Status::OutOfMemory, "{error}"),
+            if let Some(value) = self.unless_short(result, short, &before) {
+                return value;
             }
-            trace!("  no memory");
-            self.coverage.count(short, 1);
-            assert_eq!(self.view(), before);
             self.check(layer, &dense, len as usize, Bytes::MayBeGone);
         }
         what(&self.session, self.layers[layer].host.cache(), len).unwrap()
     }
 
-    /// Parks a layer, as between turns. Edits may follow.
-    fn park(&mut self, layer: usize) {
-        trace!("park {layer}");
-        let (len, dense) = (self.layers[layer].host.len(), self.layers[layer].host.all());
-        let packing = Packing { effort: Effort::new(1, "effort").unwrap(), threads: 2 };
-        let parked = self.call(layer, "no memory to park", |session, cache, len| {
-            session.park(layer as u32, Some(cache), len, &packing)
-        });
-        self.layers[layer].parked = true;
-        self.coverage.count("parked layers", u64::from(parked.raw_bytes > 0));
-        self.check(layer, &dense, len as usize, Bytes::MayBeGone);
+    /// The value of a call that had enough memory; after others nothing has changed.
+    fn unless_short<T>(&mut self, result: Result<T>, short: &str, before: &View) -> Option<T> {
+        shortage::set(0, 0);
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        assert_eq!(error.status(), Status::OutOfMemory, "{error}");
+        trace!("  no memory");
+        self.coverage.count(short, 1);
+        assert_eq!(self.view(), *before);
+        None
+    }
+
+    /// Saves the chat, and opens it again with other buffers. Edits may follow.
+    fn reopen(&mut self) {
+        trace!("reopen");
+        let view = self.view();
+        // Pins of a layer that never had tokens are in no file.
+        let is_new = |layer: &crate::session::layer::Layer| layer.rows.is_none();
+        let new: Vec<bool> = self.session.state().unwrap().layers.iter().map(is_new).collect();
+        for short in ["no memory to save", "no memory to open"] {
+            loop {
+                let before = self.view();
+                let dense: Vec<_> = self.layers.iter().map(|layer| layer.host.all()).collect();
+                if self.shortage && self.random.once_in(2) {
+                    shortage::set(self.random.pick(&[4, 16, 64]), self.random.next());
+                }
+                let Run { session, layers, path, .. } = self;
+                let result = if short.ends_with("save") {
+                    let hosts = layers.iter_mut().map(|layer| (layer.host.len(), &mut layer.host));
+                    let mut caches: Vec<LayerCache<'_>> = hosts.map(|(len, host)| (Some(host.cache()), len)).collect();
+                    session.save(Some(path.text()), &mut caches).map(drop)
+                } else {
+                    session.open(Some(path.text()))
+                };
+                let done = self.unless_short(result, short, &before).is_some();
+                for (layer, dense) in dense.iter().enumerate() {
+                    let len = self.layers[layer].host.len();
+                    self.check(layer, dense, len as usize, Bytes::MayBeGone);
+                }
+                if done {
+                    break;
+                }
+            }
+        }
+        self.coverage.count("chats opened again", 1);
+        assert_eq!(self.view(), view);
+        for (layer, is_new) in new.into_iter().enumerate() {
+            let mine = &mut self.layers[layer];
+            if is_new {
+                mine.model.reset();
+            }
+            mine.is_away = true;
+            self.relayout(layer);
+            let host = &mut self.layers[layer].host;
+            let all = host.range(0, host.len());
+            crate::layout::zero(&mut host.cache(), all);
+        }
     }
 
     fn begin(&mut self, layer: usize) {
@@ -244,7 +287,7 @@ impl Run {
         });
         let kept: Vec<u32> = expand(&self.session.positions(layer as u32, None).unwrap()).collect();
         let mine = &mut self.layers[layer];
-        self.coverage.count("parked layers that go on", u64::from(std::mem::take(&mut mine.parked)));
+        self.coverage.count("opened layers that go on", u64::from(std::mem::take(&mut mine.is_away)));
         let mask = mine.model.begin(&kept);
         mine.host.keep(mask);
         mine.step = Some(Step { begin: len });
@@ -296,6 +339,9 @@ impl Run {
         let len = self.layers[layer].step.map_or(len, |step| step.begin as usize);
         let begin = self.random.below(len + 1);
         let count = self.random.below(len - begin + 1);
+        if self.layers[layer].is_away {
+            return;
+        }
         trace!("rewrite {layer}: {count} from {begin} of {len}");
         (begin..begin + count).for_each(|at| self.layers[layer].host.write(at));
         let before = self.layers[layer].host.all();
@@ -305,7 +351,6 @@ impl Run {
         self.coverage.count("tokens rewritten", count as u64);
         let open = self.layers[layer].step.is_some();
         self.check(layer, &before, len, if open { Bytes::All } else { Bytes::MayBeGone });
-        if open {}
     }
 
     /// Closes a step that failed.
@@ -412,7 +457,7 @@ impl Run {
             if layer.is_none_or(|l| l == number) {
                 let mine = &mut self.layers[number];
                 mine.model.reset();
-                (mine.step, mine.parked) = (None, false);
+                (mine.step, mine.is_away) = (None, false);
                 mine.worth.clear();
                 mine.host = Host::any(self.random.next());
                 self.check_lengths(number);
@@ -464,7 +509,7 @@ impl Run {
     }
 
     /// Lengths and positions of all layers.
-    pub(super) fn view(&self) -> Vec<(CacheLengths, Vec<Pair>)> {
+    pub(super) fn view(&self) -> View {
         let layers = 0..self.settings.layers;
         layers.map(|l| (self.session.lengths(l).unwrap(), self.session.positions(l, None).unwrap())).collect()
     }
@@ -481,11 +526,14 @@ impl Run {
     }
 
     pub(super) fn check(&self, layer: usize, before: &(Vec<u8>, Vec<u8>), free: usize, bytes: Bytes) {
-        let Layer { host, parked, .. } = &self.layers[layer];
+        let Layer { host, is_away, .. } = &self.layers[layer];
         let stored = self.settings.stores(layer as u32) && bytes == Bytes::MayBeGone;
-        host.check(before, free, |_, token| *parked || stored && token.cold);
+        host.check(before, free, |_, token| *is_away || stored && token.cold);
     }
 }
+
+/// See [`Run::view`].
+pub(super) type View = Vec<(CacheLengths, Vec<Pair>)>;
 
 /// The tokens of a layer that a call leaves raw.
 #[derive(Clone, Copy, PartialEq, Eq)]

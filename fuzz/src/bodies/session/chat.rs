@@ -1,19 +1,18 @@
-//! A host: a session, a snapshot, and every token of each layer.
+//! A host: a session, its chat file, and every token of each layer.
 
 use super::config::Config;
-use super::disk::Disk;
 use crate::bodies::given::Given;
 use crate::bodies::packing::{Dense, Packing, flash};
 use crate::bodies::random::Random;
 use mnnkv::dtype::Dtype;
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
 use mnnkv::ffi::session::*;
-use mnnkv::ffi::snapshot::*;
-use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_last_error, mnnkv_status};
+use mnnkv::ffi::status::{
+    MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_NOT_FOUND, MNNKV_OK as OK, mnnkv_last_error, mnnkv_status,
+};
 use mnnkv::layout::Spec;
-use mnnkv::status::Status;
-use std::ffi::CStr;
-use std::ptr::null_mut;
+use std::ffi::{CStr, CString};
+use std::ptr::{null, null_mut};
 use std::rc::Rc;
 
 pub const LAYERS: usize = 2;
@@ -33,12 +32,13 @@ macro_rules! c {
 }
 pub(in crate::bodies) use c;
 
-/// The state that a load brings back.
+/// What an open brings back of a layer.
 #[derive(Clone, Default)]
 struct Saved {
     tokens: Vec<Token>,
     pins: Vec<bool>,
     positions: Vec<u32>,
+    is_known: bool,
 }
 
 /// An open step.
@@ -64,25 +64,45 @@ pub struct Layer {
     /// Tokens in the cache, those of an open step left out.
     pub len: u32,
     pub step: Option<Step>,
-    /// The buffers may be other ones.
-    pub is_parked: bool,
-    given: Option<Saved>,
-    committed: Option<Saved>,
+    /// A call has had its cache: a save has the layer.
+    pub is_known: bool,
+    /// The tokens are in the file alone: the buffers may be other ones.
+    pub is_away: bool,
+    saved: Option<Saved>,
+}
+
+/// A path of its own in the temporary folder, at which nothing is.
+pub struct ChatPath(pub CString);
+
+impl ChatPath {
+    pub fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("mnnkv-fuzz-{}.kv", std::process::id()));
+        let path = ChatPath(CString::new(path.to_str().expect("Unicode")).expect("no zero"));
+        path.remove();
+        path
+    }
+
+    fn remove(&self) {
+        let _ = std::fs::remove_file(self.0.to_str().expect("Unicode"));
+    }
+}
+
+impl Drop for ChatPath {
+    fn drop(&mut self) {
+        self.remove();
+    }
 }
 
 pub struct Chat {
     pub config: Config,
     pub session: *mut mnnkv_session,
-    pub snapshot: *mut mnnkv_snapshot,
     pub layers: Vec<Layer>,
     pub random: Random,
-    /// A disk has failed, and files may lack what it lost.
-    pub is_faulty: bool,
     /// Calls are printed: MNNKV_FUZZ_TRACE is set.
     pub is_traced: bool,
-    /// All that the session may still use; the last one is the snapshot's.
-    #[allow(clippy::vec_box)] // their functions have their addresses
-    disks: Vec<Box<Disk>>,
+    /// A save or an open has given the session its file.
+    pub has_file: bool,
+    pub path: ChatPath,
 }
 
 /// Asserts that a right call has succeeded.
@@ -118,24 +138,6 @@ pub fn layout(spec: &Spec) -> mnnkv_layout {
     }
 }
 
-/// An empty snapshot on a disk, which must outlive it.
-pub fn snapshot_on(disk: &Disk) -> *mut mnnkv_snapshot {
-    let io = disk.io();
-    let options = mnnkv_snapshot_options {
-        struct_size: size::<mnnkv_snapshot_options>(),
-        abi_version: 1,
-        path: std::ptr::null(),
-        io: &io,
-        fingerprint: std::ptr::null(),
-        fingerprint_len: 0,
-        access: MNNKV_SNAPSHOT_APPEND,
-        reserved: 0,
-    };
-    let mut snapshot = null_mut();
-    right(c!(mnnkv_snapshot_create(&options, &mut snapshot)));
-    snapshot
-}
-
 impl Layer {
     fn any(given: &mut Given<'_>) -> Self {
         let dtypes = [Dtype::F16, Dtype::F32, Dtype::Bf16];
@@ -149,9 +151,9 @@ impl Layer {
             pins: Vec::new(),
             len: 0,
             step: None,
-            is_parked: true,
-            given: None,
-            committed: None,
+            is_known: false,
+            is_away: true,
+            saved: None,
         };
         layer.relayout(16, given);
         layer
@@ -169,7 +171,7 @@ impl Layer {
     /// Copies what is in the cache to another one, packed anyhow.
     pub fn relayout(&mut self, room: usize, given: &mut Given<'_>) {
         let tokens: Vec<usize> = (0..self.whole_len()).collect();
-        let keeps = !self.is_parked || self.step.is_some();
+        let keeps = !self.is_away || self.step.is_some();
         let rows = keeps.then(|| self.packing().rows(&self.key, &self.value, &tokens));
         self.spec = Spec {
             l_pack: given.pick(&[1, 2, 4]),
@@ -206,9 +208,10 @@ impl Layer {
         packing.put(&mut self.key, &mut self.value, &[at], token);
     }
 
-    /// Puts the layer back to what a snapshot has.
+    /// Puts the layer back to what the file has.
     fn load(&mut self, saved: Saved) {
-        (self.len, self.is_parked, self.step) = (saved.positions.len() as u32, true, None);
+        (self.len, self.is_away, self.step) = (saved.positions.len() as u32, true, None);
+        self.is_known = saved.is_known;
         (self.tokens, self.pins) = (saved.tokens, saved.pins);
         // With room for the tokens, also before the next begin.
         self.spec.max_tokens = self.spec.max_tokens.max(self.len);
@@ -224,12 +227,11 @@ impl Chat {
         let layers = (0..LAYERS).map(|_| Layer::any(given)).collect();
         let mut chat = Chat {
             session: null_mut(),
-            snapshot: null_mut(),
             layers,
             random: Random::new(given.byte().into()),
-            is_faulty: false,
             is_traced: std::env::var_os("MNNKV_FUZZ_TRACE").is_some(),
-            disks: Vec::new(),
+            has_file: false,
+            path: ChatPath::new(),
             config,
         };
         if chat.is_traced {
@@ -238,7 +240,6 @@ impl Chat {
         if chat.make_session() == INVALID {
             return None;
         }
-        chat.snapshot = chat.make_snapshot();
         Some(chat)
     }
 
@@ -254,20 +255,12 @@ impl Chat {
             defaults_len: 0,
             attends: 0,
             reserved: 0,
+            fingerprint: c"fuzz".as_ptr().cast(),
+            fingerprint_len: 4,
         };
         let status = c!(mnnkv_session_create(&options, &mut self.session));
         assert!(status == OK || status == INVALID);
         status
-    }
-
-    /// An empty snapshot on a disk of its own.
-    fn make_snapshot(&mut self) -> *mut mnnkv_snapshot {
-        self.disks.push(Box::default());
-        snapshot_on(self.disk())
-    }
-
-    pub fn disk(&self) -> &Disk {
-        self.disks.last().expect("each snapshot has one")
     }
 
     pub fn is_closed(&self) -> bool {
@@ -335,56 +328,58 @@ impl Chat {
         }
     }
 
-    /// Saves a layer, which becomes part of the snapshot with the next commit.
-    pub fn saved(&mut self, layer: usize) {
-        let positions = self.positions(layer);
-        let mine = &mut self.layers[layer];
-        // A layer that never had tokens is in no file, nor are its pins.
-        let pins = if mine.tokens.is_empty() { Vec::new() } else { mine.pins.clone() };
-        mine.given = Some(Saved { tokens: mine.tokens.clone(), pins, positions });
+    /// The path for a save or an open: NULL where the session knows its file.
+    fn path(&self, given: &mut Given<'_>) -> *const std::ffi::c_char {
+        if self.has_file && given.flag() { null() } else { self.path.0.as_ptr() }
     }
 
-    /// All that was saved is committed.
-    pub fn settle(&mut self) {
-        self.layers.iter_mut().for_each(|layer| layer.committed = layer.given.clone());
+    /// Saves the chat. A second save has nothing to write.
+    pub fn save(&mut self, given: &mut Given<'_>) {
+        let (session, path) = (self.session, self.path(given));
+        let layouts: Vec<mnnkv_layout> = self.layers.iter().map(Layer::layout).collect();
+        let caches = self.layers.iter_mut().zip(&layouts).map(|(mine, layout)| {
+            let len = mine.len as usize;
+            let is_empty = len == 0 || mine.is_away && given.flag();
+            let cache = mine.cache(layout, len);
+            let none = mnnkv_cache { layout: null(), key: null_mut(), value: null_mut(), ..cache };
+            if is_empty { none } else { cache }
+        });
+        let (caches, mut written): (Vec<mnnkv_cache>, u64) = (caches.collect(), 0);
+        right(c!(mnnkv_session_save(session, path, caches.as_ptr(), LAYERS as u32, &mut written)));
+        self.has_file = true;
+        for layer in 0..LAYERS {
+            self.check(layer, true);
+            let positions = self.positions(layer);
+            let mine = &mut self.layers[layer];
+            let saved =
+                Saved { tokens: mine.tokens.clone(), pins: mine.pins.clone(), positions, is_known: mine.is_known };
+            // A layer that no call had a cache of is in no file, nor are its pins.
+            mine.saved = Some(if mine.is_known { saved } else { Saved::default() });
+        }
     }
 
-    /// Loads the snapshot into the session, or into a new one, as another process does.
-    pub fn load(&mut self, is_new: bool) {
-        if is_new {
+    /// Opens the chat that was saved last, in this session or in a new one, as another process does.
+    pub fn open(&mut self, given: &mut Given<'_>) {
+        if given.flag() {
             // SAFETY: the handle is not used again.
             unsafe { mnnkv_session_destroy(self.session) };
             right(self.make_session());
-            self.layers.iter_mut().for_each(|layer| {
-                layer.load(Saved::default());
-            });
+            self.has_file = false;
+            self.layers.iter_mut().for_each(|layer| layer.load(Saved::default()));
         }
-        let failures = self.disk().failures.get();
-        let status = c!(mnnkv_snapshot_load(self.snapshot, self.session, MNNKV_ALL_LAYERS));
-        if status == OK {
-            for layer in 0..LAYERS {
-                let saved = self.layers[layer].committed.clone().unwrap_or_default();
-                assert_eq!(self.positions(layer), saved.positions);
-                self.layers[layer].load(saved);
-            }
-        } else {
-            assert!(failures > 0 || self.is_faulty);
-            self.io_failed(status);
+        let status = c!(mnnkv_session_open(self.session, self.path(given)));
+        if self.layers[0].saved.is_none() {
+            return assert!(status == MNNKV_NOT_FOUND, "{status}");
         }
-        (0..LAYERS).for_each(|layer| self.check_lengths_after_load(layer));
-    }
-
-    fn check_lengths_after_load(&self, layer: usize) {
-        let mine = &self.layers[layer];
-        assert_eq!(self.lengths(layer), (mine.tokens.len() as u32, mine.len));
-    }
-
-    /// Only disks that fail lead to this.
-    #[track_caller]
-    pub fn io_failed(&self, status: mnnkv_status) {
-        assert!(self.is_faulty, "status {status} without a failure of the disk");
-        let allowed = [Status::Io, Status::Corrupt].map(|status| status as mnnkv_status);
-        assert!(allowed.contains(&status), "status {status}");
+        right(status);
+        self.has_file = true;
+        for layer in &mut self.layers {
+            layer.load(layer.saved.clone().unwrap_or_default());
+        }
+        for (layer, mine) in self.layers.iter().enumerate() {
+            assert_eq!(self.lengths(layer), (mine.tokens.len() as u32, mine.len));
+            assert_eq!(Some(self.positions(layer)), mine.saved.as_ref().map(|saved| saved.positions.clone()));
+        }
     }
 
     /// Every layer begins once more.
@@ -402,10 +397,7 @@ impl Chat {
 
 impl Drop for Chat {
     fn drop(&mut self) {
-        // SAFETY: the handles are not used again; disks are dropped after them.
-        unsafe {
-            mnnkv_session_destroy(self.session);
-            mnnkv_snapshot_destroy(self.snapshot);
-        }
+        // SAFETY: the handle is not used again.
+        unsafe { mnnkv_session_destroy(self.session) };
     }
 }

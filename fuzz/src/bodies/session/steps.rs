@@ -4,7 +4,6 @@ use super::chat::{Chat, LANES, LAYERS, MOST_TOKENS, Step, c, right, size};
 use crate::bodies::given::Given;
 use mnnkv::ffi::h2o::*;
 use mnnkv::ffi::session::*;
-use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::MNNKV_OK as OK;
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
@@ -46,18 +45,16 @@ impl Chat {
             (13, _) => self.rewrite(layer, given),
             (14..=15, false) => self.keep(layer, given),
             (16, _) => self.pin(given),
-            (17, false) => self.park(layer, given),
-            (18, false) => self.save(layer, given),
-            (19, _) => self.commit(given),
-            (20, _) if self.is_closed() => self.load(given.flag()),
+            (17..=18, _) if self.is_closed() => self.save(given),
+            (19, _) => {
+                let section = given.byte();
+                right(c!(mnnkv_session_put(self.session, c"tokens".as_ptr(), (&raw const section).cast(), 1)));
+            }
+            (20, _) if self.is_closed() => self.open(given),
             (22, _) if given.byte() < 64 => self.reset(layer, given.flag()),
             (23, _) => {
                 let room = self.layers[layer].whole_len() + given.below(60);
                 self.layers[layer].relayout(room, given);
-            }
-            (24, _) if given.byte() < 32 => {
-                self.is_faulty = true;
-                self.disk().failures.set(given.from(1, 3) as u32);
             }
             (27, _) => self.texts(),
             _ => self.wrong(layer, given),
@@ -100,7 +97,8 @@ impl Chat {
             mnnkv_step { struct_size: size::<mnnkv_step>(), rows: count.max(1) as u32, ..Default::default() };
         right(c!(mnnkv_session_begin(session, layer as u32, &mut cache, &mut step)));
         assert_eq!((step.kv_len, step.attends), (cache.kv_len, 0));
-        (mine.len, mine.is_parked, mine.step) = (cache.kv_len, false, Some(Step { begun: step, ..Step::default() }));
+        (mine.len, mine.is_away, mine.step) = (cache.kv_len, false, Some(Step { begun: step, ..Step::default() }));
+        mine.is_known |= !cache.layout.is_null();
         assert!(mine.len <= mine.spec.max_tokens);
         let after = self.positions(layer);
         let pins = &self.layers[layer].pins;
@@ -176,7 +174,7 @@ impl Chat {
         right(status);
         let mut step = mine.step.take().expect("as above");
         mine.tokens.append(&mut step.appended);
-        mine.len = len as u32;
+        (mine.len, mine.is_known) = (len as u32, true);
         self.check(layer, true);
     }
 
@@ -185,14 +183,14 @@ impl Chat {
         let (layout, len) = (mine.layout(), mine.len as usize);
         let mut cache = mine.cache(&layout, len);
         right(c!(mnnkv_session_abort(session, layer as u32, &mut cache)));
-        mine.step = None;
+        (mine.step, mine.is_known) = (None, true);
         self.check(layer, true);
     }
 
     /// Writes tokens of the cache in place.
     fn rewrite(&mut self, layer: usize, given: &mut Given<'_>) {
         let len = self.layers[layer].len as usize;
-        if len == 0 {
+        if len == 0 || self.layers[layer].is_away {
             return;
         }
         let begin = given.below(len);
@@ -206,7 +204,6 @@ impl Chat {
             mine.tokens[*position as usize] = token;
         }
         right(c!(mnnkv_session_rewritten(session, layer as u32, begin as u32, count as u32)));
-        self.layers[layer].is_parked = false;
         self.check(layer, self.layers[layer].step.is_none());
     }
 
@@ -229,7 +226,7 @@ impl Chat {
         let (layout, len) = (mine.layout(), mine.len as usize);
         let mut cache = mine.cache(&layout, len);
         right(c!(mnnkv_session_keep(session, layer as u32, pairs.as_ptr().cast(), pairs.len(), &mut cache)));
-        mine.len = cache.kv_len;
+        (mine.len, mine.is_known) = (cache.kv_len, true);
         let kept: Vec<usize> = pairs.iter().flat_map(|p| p[0] as usize..(p[0] + p[1]) as usize).collect();
         if kept.len() < logical {
             let end = kept.last().map_or(0, |last| last + 1);
@@ -250,48 +247,12 @@ impl Chat {
         }
     }
 
-    fn park(&mut self, layer: usize, given: &mut Given<'_>) {
-        let options = park_options(given.below(10) as i32);
-        let (session, mine) = (self.session, &mut self.layers[layer]);
-        let (layout, len) = (mine.layout(), mine.len as usize);
-        let mut cache = mine.cache(&layout, len);
-        let status = c!(mnnkv_session_park(session, layer as u32, &options, &mut cache, null_mut()));
-        match status {
-            OK => mine.is_parked = true,
-            failed => self.io_failed(failed),
-        }
-        self.check(layer, true);
-    }
-
-    /// Gives a layer to the snapshot.
-    fn save(&mut self, layer: usize, given: &mut Given<'_>) {
-        let options = park_options(given.below(10) as i32);
-        let (session, snapshot, mine) = (self.session, self.snapshot, &mut self.layers[layer]);
-        let (layout, len) = (mine.layout(), mine.len as usize);
-        let mut cache = mine.cache(&layout, len);
-        match c!(mnnkv_snapshot_append(snapshot, session, layer as u32, &options, &mut cache, null_mut())) {
-            OK => self.saved(layer),
-            failed => self.io_failed(failed),
-        }
-        self.check(layer, true);
-    }
-
-    fn commit(&mut self, given: &mut Given<'_>) {
-        let section = given.byte();
-        let status = c!(mnnkv_snapshot_put(self.snapshot, c"tokens".as_ptr(), (&raw const section).cast(), 1));
-        let status = if status == OK { c!(mnnkv_snapshot_commit(self.snapshot)) } else { status };
-        match status {
-            OK => self.settle(),
-            failed => self.io_failed(failed),
-        }
-    }
-
     fn reset(&mut self, layer: usize, all: bool) {
         right(c!(mnnkv_session_reset(self.session, if all { MNNKV_ALL_LAYERS } else { layer as u32 })));
         for number in 0..LAYERS {
             if all || number == layer {
                 let mine = &mut self.layers[number];
-                (mine.len, mine.step, mine.is_parked) = (0, None, true);
+                (mine.len, mine.step, mine.is_away, mine.is_known) = (0, None, true, false);
                 mine.tokens.clear();
                 mine.pins.clear();
                 self.check(number, true);
@@ -306,9 +267,4 @@ impl Chat {
         let json = unsafe { CStr::from_ptr(text.as_ptr()) };
         serde_json::from_slice::<serde_json::Value>(json.to_bytes()).expect("a report is JSON");
     }
-}
-
-/// Options with this effort.
-pub fn park_options(effort: i32) -> mnnkv_park_options {
-    mnnkv_park_options { struct_size: size::<mnnkv_park_options>(), effort, threads: 1, reserved: 0 }
 }

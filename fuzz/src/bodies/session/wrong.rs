@@ -1,11 +1,9 @@
 //! Wrong calls: refused, and without effect.
 
-use super::chat::{Chat, LAYERS, c, right, size};
-use super::steps::park_options;
+use super::chat::{Chat, LAYERS, c, size};
 use crate::bodies::given::Given;
 use mnnkv::ffi::h2o::*;
 use mnnkv::ffi::session::*;
-use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_status};
 use mnnkv::status::Status;
 use std::ptr::null_mut;
@@ -21,7 +19,7 @@ impl Chat {
             0 => self.wrong_cache(layer, given),
             1 => self.wrong_pairs(layer, given),
             2 => self.wrong_sums(layer, given),
-            3 => self.wrong_park(layer, given),
+            3 => self.wrong_save(given),
             _ => self.wrong_numbers(layer, given),
         };
         assert_ne!(status, Status::Internal as mnnkv_status);
@@ -123,34 +121,22 @@ impl Chat {
         status
     }
 
-    fn wrong_park(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
-        let (session, snapshot) = (self.session, self.snapshot);
-        let mine = &mut self.layers[layer];
-        let (layout, len) = (mine.layout(), mine.len as usize);
-        let mut cache = mine.cache(&layout, len);
-        if given.flag() {
-            right(c!(mnnkv_session_interrupt(session, 1)));
-            let options = park_options(1);
-            let status = c!(mnnkv_session_park(session, layer as u32, &options, &mut cache, null_mut()));
-            right(c!(mnnkv_session_interrupt(session, 0)));
-            // Nothing is left to do for a parked layer.
-            mine.is_parked |= status == OK;
-            return status;
+    /// A save of too few layers, of none, of another length, while a layer is open, or where no file can be.
+    fn wrong_save(&mut self, given: &mut Given<'_>) -> mnnkv_status {
+        let (session, is_closed, mut path) = (self.session, self.is_closed(), self.path.0.as_ptr());
+        let layouts: Vec<_> = self.layers.iter().map(|mine| mine.layout()).collect();
+        let caches = self.layers.iter_mut().zip(&layouts).map(|(mine, layout)| mine.cache(layout, mine.len as usize));
+        let (mut caches, mut layers): (Vec<_>, _) = (caches.collect(), LAYERS as u32);
+        match given.below(5) {
+            0 => layers = 1,
+            1 => layers = 0,
+            2 => caches[given.below(LAYERS)].kv_len += 1 + given.any() % 1000,
+            3 => path = c"".as_ptr(),
+            _ if is_closed => path = c"/nowhere/chat.kv".as_ptr(),
+            _ => {}
         }
-        let options = mnnkv_park_options {
-            struct_size: given.pick(&[size::<mnnkv_park_options>(), 0, 4, 1 << 20]),
-            effort: given.any() as i32,
-            threads: given.pick(&[0, 1, 2, u32::MAX]),
-            reserved: given.pick(&[0, 0, 1]),
-        };
-        if options.struct_size > size::<mnnkv_park_options>() {
-            return INVALID;
-        }
-        let status = match given.flag() {
-            true => c!(mnnkv_session_park(session, layer as u32, &options, &mut cache, null_mut())),
-            false => c!(mnnkv_snapshot_append(snapshot, session, 7, &options, &mut cache, null_mut())),
-        };
-        mine.is_parked |= status == OK;
+        let status = c!(mnnkv_session_save(session, path, caches.as_ptr(), layers, null_mut()));
+        assert_ne!(status, OK);
         status
     }
 
@@ -167,7 +153,7 @@ impl Chat {
             }
             3 => c!(mnnkv_session_pin(session, any.max(1 << 30), 1 << 30, 1)),
             4 => c!(mnnkv_session_pin(session, any, given.any(), given.any().max(2))),
-            _ => c!(mnnkv_snapshot_load(self.snapshot, session, past)),
+            _ => c!(mnnkv_session_open(session, c"/nowhere/chat.kv".as_ptr())),
         };
         assert_ne!(status, OK);
         status

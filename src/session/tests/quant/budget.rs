@@ -3,13 +3,13 @@
 use super::*;
 use crate::attend::{Cell, Placed};
 use crate::session::Holds;
-use serde_json::{Value, json};
+use crate::session::budget::room;
 
 const STEP: usize = 16;
 
 /// Grows a chat until tokens are dropped. Nobody attends, so that all blocks are worth the same. Returns the lengths from
 /// which on tokens are in fewer bits, in the file or gone, and gone, each with the working memory before.
-fn grow(chat: &mut Chat) -> [(u64, usize); 3] {
+pub(super) fn grow(chat: &mut Chat) -> [(u64, usize); 3] {
     let (mut limits, mut working) = ([None; 3], 0);
     while limits[2].is_none() {
         if chat.layout.max_tokens() < chat.kv_len as usize + STEP {
@@ -38,10 +38,7 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
         (3, Mode::Offloads, 200_000),
         (4, Mode::Offloads, 400_000),
     ] {
-        let mut chat = Chat::new(Dtype::F16, false, mode, 1 << 40 | seed, Random::new(seed));
-        let file = format!(r#", "kv_memory_file": "{}""#, blocks_path(format_args!("limit-{seed}")));
-        let file = if mode == Mode::Offloads { &file } else { "" };
-        chat.session = session(&format!(r#"{{"kv_memory_bytes": {bytes}{file}}}"#));
+        let mut chat = Chat::with(mode, seed, &format!(r#""kv_memory_bytes": {bytes}"#));
         let rows = chat.layout.rows();
         let holds = |working| Holds::new(bytes, 1, &(&rows).into(), 16 + 95, working);
         assert_eq!(Holds::of(bytes, 1, &rows), Some(holds(0)));
@@ -54,8 +51,10 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
         );
         assert!(chat.session.outlook().unwrap().replace(',', "").contains(&lengths.replace(',', "")));
         let near = |(found, working): (u64, usize), of: fn(Holds) -> u64| {
-            let expected = of(holds(working));
-            assert!(found.abs_diff(expected) <= 96 + expected / 25, "{mode:?} of {bytes}: {found} for {expected}");
+            let expected = of(holds(room(bytes, working)));
+            // With a file directions, gists and blocks on their way take a part.
+            let slack = expected / if mode == Mode::Drops { 25 } else { 12 };
+            assert!(found.abs_diff(expected) <= 96 + slack, "{mode:?} of {bytes}: {found} for {expected}");
         };
         near(raw, |holds| holds.raw_tokens);
         near(quantised, |holds| holds.quantised_tokens);
@@ -97,7 +96,7 @@ fn steps_of_a_layer_that_cannot_be_quantised_count_once_they_exceed_its_share() 
     let token = layout.dense_key_bytes(1) + layout.dense_value_bytes(1);
     // No number is finite.
     let (mut key, mut value) = (vec![0xFF; layout.key_bytes()], vec![0xFF; layout.value_bytes()]);
-    let (mut kv_len, mut over) = (0, 0);
+    let (mut kv_len, mut over, mut working) = (0, 0, 0);
     for _ in 0..300 {
         let len = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap().kv_len;
         assert_eq!(len, kv_len, "all stay raw");
@@ -107,7 +106,9 @@ fn steps_of_a_layer_that_cannot_be_quantised_count_once_they_exceed_its_share() 
         let raw = kv_len as usize * token;
         // A page of each head of K and of V may be of tokens in part.
         let pages = 2 * KV_HEADS * crate::sys::pages::page_size();
-        over += u64::from(raw + pages + stats.block_bytes as usize > budget - stats.working_bytes as usize);
+        // Room for working memory grows by such parts of the budget.
+        over += u64::from(raw + pages + stats.block_bytes as usize > budget - working);
+        working = working.max((stats.working_bytes as usize).next_multiple_of(budget / 256));
         assert_eq!((stats.raw_bytes, stats.over_steps), (raw as u64, over));
     }
     assert!((1..300).contains(&over));
@@ -265,7 +266,7 @@ fn a_budget_that_is_too_small_for_a_later_layer_is_refused() {
 
 #[test]
 fn a_trim_before_the_first_step_leaves_the_least() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 9, Random::new(9));
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, Random::new(9));
     let least = Holds::of(0, 1, &chat.layout.rows()).unwrap().least_bytes;
     chat.session = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, 4 * least));
     chat.session.trim(0).unwrap();
@@ -280,10 +281,8 @@ fn a_trim_before_the_first_step_leaves_the_least() {
 }
 
 #[test]
-fn a_trim_makes_room_for_the_working_memory_of_its_first_writes_to_the_file() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 11, Random::new(11));
-    let path = blocks_path("trim");
-    chat.session = session(&format!(r#"{{"kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+fn a_trim_waits_until_blocks_are_in_the_file() {
+    let mut chat = Chat::with(Mode::Offloads, 11, r#""kv_memory_bytes": 250000"#);
     // Nobody attends, so that working memory is that of blocks alone.
     (0..20).for_each(|_| chat.write(64));
     chat.begin();
@@ -293,12 +292,12 @@ fn a_trim_makes_room_for_the_working_memory_of_its_first_writes_to_the_file() {
     let bytes = session.trim(before.bytes - before.block_bytes / 2).unwrap();
     let after = session.memory_stats().unwrap();
     assert!(before.written_bytes == 0 && after.written_bytes > 0 && after.file_tokens > 0, "{before:?} {after:?}");
-    assert!(bytes <= after.budget_bytes && after.working_bytes > 0, "{before:?} {after:?}");
+    assert!(bytes <= after.budget_bytes, "{before:?} {after:?}");
 }
 
 #[test]
 fn a_chat_that_has_dropped_tokens_attends_until_its_reset() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 10, Random::new(10));
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, Random::new(10));
     chat.session = session(r#"{"kv_memory_bytes": 150000}"#);
     grow(&mut chat);
     // An edit takes every block that is left. The cache then has gaps that no host knows of.
@@ -315,56 +314,8 @@ fn a_chat_that_has_dropped_tokens_attends_until_its_reset() {
     assert!(!session.attends(0).unwrap());
 }
 
-#[test]
-fn a_loaded_chat_is_within_the_budget() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(12));
-    (0..12).for_each(|_| chat.step(100));
-    let Chat { session: saving, file, layout, key, value, kv_len, .. } = &mut chat;
-    saving.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file).unwrap();
-    file.commit().unwrap();
-    let budget = 2 * Holds::of(0, 1, &layout.rows()).unwrap().least_bytes;
-    let bounded = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
-    bounded.load(None, file).unwrap();
-    let stats = bounded.memory_stats().unwrap();
-    assert!(stats.bytes <= budget && stats.dropped_tokens > 0, "{stats:?}");
-    let small = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, budget / 2 - 1));
-    assert_eq!(small.load(None, file).unwrap_err().status(), Status::InvalidArgument, "as the next begin");
-    assert_eq!(small.memory_stats().unwrap().dropped_tokens, 0);
-    let json: Value = serde_json::from_str(&bounded.report().unwrap()).unwrap();
-    let memory = &json["memory"];
-    assert_eq!((&memory["state"], &memory["bytes"]), (&json!("dropping"), &json!(stats.bytes)));
-    assert_eq!(memory["dropped_tokens"], json!(stats.dropped_tokens));
-    assert_eq!(json["does"], json!(bounded.outlook().unwrap()));
-    let (warnings, said) = (bounded.warnings().unwrap(), json["warnings"].as_array().unwrap());
-    assert!(!said.is_empty() && said.iter().map(|line| line.as_str().unwrap()).eq(warnings.lines()));
-    assert!(!session("{}").report().unwrap().contains("\"memory\""), "no budget");
-
-    // A chat that has dropped tokens says so after a save and a load, too.
-    fn cache<'a>(layout: &'a Layout, [key, value]: &'a mut [Vec<u8>; 2]) -> Cache<'a> {
-        Cache::new(layout, key, value).unwrap()
-    }
-    let layout = &chat.layout;
-    let mut bytes = [vec![0; chat.layout.key_bytes()], vec![0; chat.layout.value_bytes()]];
-    let len = bounded.begin(0, Some(cache(layout, &mut bytes)), bounded.lengths(0).unwrap().physical).unwrap().kv_len;
-    bounded.end(0, HEADS as u32, 0, cache(layout, &mut bytes), len).unwrap();
-    let disk = Disk::default();
-    let mut file = disk.create();
-    bounded.save(0, Some(cache(layout, &mut bytes)), len, &FASTEST, &mut file).unwrap();
-    file.commit().unwrap();
-    let again = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
-    again.load(None, &disk.open()).unwrap();
-    let (before, after) = (bounded.memory_stats().unwrap(), again.memory_stats().unwrap());
-    assert_eq!((after.rung, after.dropped_tokens), (Rung::Dropping, before.dropped_tokens));
-    assert!(again.warnings().unwrap().contains("has dropped tokens to hold the budget"));
-    let unbounded = session(r#"{"kv_quant": "k8v4"}"#);
-    unbounded.load(None, &disk.open()).unwrap();
-    assert_eq!(unbounded.memory_stats().unwrap().dropped_tokens, before.dropped_tokens);
-    let warnings = unbounded.warnings().unwrap();
-    assert!(warnings.contains("has dropped tokens before the chat was saved"), "{warnings}");
-}
-
 /// Grows a chat until the file has 1,000 tokens. Nobody attends.
-fn fill_file(chat: &mut Chat) {
+pub(super) fn fill_file(chat: &mut Chat) {
     while chat.session.memory_stats().unwrap().file_tokens < 1000 {
         chat.write(50);
     }
@@ -372,7 +323,7 @@ fn fill_file(chat: &mut Chat) {
 
 /// The bytes of all heads of blocks that are in memory or in the file.
 #[cfg(unix)]
-fn heads(session: &Session) -> Vec<Vec<u8>> {
+pub(super) fn heads(session: &Session) -> Vec<Vec<u8>> {
     session.blocks_for_tests(0).into_iter().flat_map(|(.., heads)| heads).flatten().collect()
 }
 
@@ -380,14 +331,11 @@ fn heads(session: &Session) -> Vec<Vec<u8>> {
 #[cfg(unix)]
 #[test]
 fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 13, Random::new(13));
-    let path = blocks_path("cut");
-    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
-    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    let mut chat = Chat::with(Mode::Offloads, 13, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 250000"#);
     fill_file(&mut chat);
     let before = heads(&chat.session).len();
-    let half = std::fs::metadata(&path).unwrap().len() / 2;
-    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(half).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(chat.path.text()).unwrap();
+    file.set_len(chat.path.len() / 2).unwrap();
     let lost = (before - heads(&chat.session).len()) as u64;
     chat.mode = Mode::Drops;
     chat.move_cache(60);
@@ -396,7 +344,8 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
     chat.attend(60);
     chat.end(60);
     let stats = chat.session.memory_stats().unwrap();
-    assert!(stats.lost > 0 && stats.lost <= lost, "{stats:?}, {lost} heads were cut away");
+    // Two more were on their way out of memory, and had copies there.
+    assert!(stats.lost > 0 && stats.lost <= lost + 2, "{stats:?}, {lost} heads were cut away");
     // Counts are since create, warnings of this chat.
     let is_warned = |chat: &Chat| chat.session.warnings().unwrap().contains("heads of blocks are lost");
     assert!(is_warned(&chat) && stats.reads > 0, "{stats:?}");
@@ -410,14 +359,11 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
 #[cfg(unix)]
 #[test]
 fn blocks_in_memory_are_written_anew_once_the_file_is_found_damaged() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 29, Random::new(29));
-    let path = blocks_path("overwritten");
-    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
-    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    let mut chat = Chat::with(Mode::Offloads, 29, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 250000"#);
     fill_file(&mut chat);
     // Steps of one row read blocks that stay in memory.
     chat.mode = Mode::Drops;
-    (0..60).for_each(|_| chat.step(1));
+    (0..60).for_each(|_| drop(chat.step(1)));
     let with_copies = |chat: &Chat| {
         let state = chat.session.state().unwrap();
         let blocks = &state.layers[0].tokens().blocks;
@@ -425,8 +371,7 @@ fn blocks_in_memory_are_written_anew_once_the_file_is_found_damaged() {
         cells.filter(|cell| cell.is_here() && cell.offloaded.is_some()).count()
     };
     assert!(with_copies(&chat) > 0);
-    let len = std::fs::metadata(&path).unwrap().len();
-    std::fs::write(&path, vec![0xA5; len as usize]).unwrap();
+    std::fs::write(chat.path.text(), vec![0xA5; chat.path.len() as usize]).unwrap();
     // A step of many rows reads all blocks that are in the file alone, and finds the damage.
     let read_all = |chat: &mut Chat| {
         chat.move_cache(20);
@@ -436,6 +381,10 @@ fn blocks_in_memory_are_written_anew_once_the_file_is_found_damaged() {
         chat.end(20);
         chat.session.memory_stats().unwrap()
     };
+    // One in four has a window, behind which it reads none.
+    for _ in 0..7 {
+        read_all(&mut chat);
+    }
     let found = read_all(&mut chat);
     assert!(found.lost > 0, "{found:?}");
     let blocks = heads(&chat.session);
@@ -447,38 +396,11 @@ fn blocks_in_memory_are_written_anew_once_the_file_is_found_damaged() {
     assert!(after.written_bytes > found.written_bytes && blocks.iter().all(|head| now.contains(head)));
 }
 
-// Windows lets nobody else open the file.
-#[cfg(unix)]
-#[test]
-fn a_save_drops_what_the_file_has_no_more_and_the_next_one_writes_the_rest() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 25, Random::new(25));
-    let path = blocks_path("saved");
-    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
-    let config = format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#);
-    chat.session = session(&config);
-    fill_file(&mut chat);
-    let before = heads(&chat.session).len();
-    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
-    let left = heads(&chat.session);
-    let Chat { session, layout, key, value, kv_len, file, .. } = &mut chat;
-    let mut save = || session.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file);
-    let error = save().unwrap_err();
-    assert!(error.status() == Status::Corrupt && error.message().contains(&path), "{error}");
-    let stats = session.memory_stats().unwrap();
-    assert_eq!((stats.lost, left.len() < before), ((before - left.len()) as u64, true));
-    save().unwrap();
-    file.commit().unwrap();
-    let other = super::session(&config.replace("saved", "loaded"));
-    other.load(None, &chat.file).unwrap();
-    assert_eq!(heads(&other), left);
-    assert_eq!(other.memory_stats().unwrap().dropped_tokens, stats.dropped_tokens);
-}
-
 #[test]
 fn a_file_that_cannot_be_made_is_named_before_the_first_step_and_where_tokens_are_dropped() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 23, Random::new(23));
-    let path = blocks_path("missing/blocks");
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, Random::new(23));
+    let folder = ChatPath::new();
+    let path = format!("{}/blocks", folder.text());
     let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
     chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 150000, "kv_memory_file": "{path}"}}"#));
     let named = |session: &Session, path: &str| {
@@ -489,10 +411,9 @@ fn a_file_that_cannot_be_made_is_named_before_the_first_step_and_where_tokens_ar
         );
     };
     named(&chat.session, &path);
-    let folder = blocks_path("folder");
-    std::fs::create_dir(&folder).unwrap();
-    named(&session(&format!(r#"{{"kv_memory_mb": 1, "kv_memory_file": "{folder}"}}"#)), &folder);
-    std::fs::remove_dir(&folder).unwrap();
+    std::fs::create_dir(folder.text()).unwrap();
+    named(&session(&format!(r#"{{"kv_memory_mb": 1, "kv_memory_file": "{}"}}"#, folder.text())), folder.text());
+    std::fs::remove_dir(folder.text()).unwrap();
     grow(&mut chat);
     let (outlook, warnings) = (chat.session.outlook().unwrap(), chat.session.warnings().unwrap());
     assert!(outlook.ends_with(&format!("are dropped, since {path} could not be made")), "{outlook}");
@@ -501,23 +422,19 @@ fn a_file_that_cannot_be_made_is_named_before_the_first_step_and_where_tokens_ar
     assert!(file.starts_with("kv_memory_file: ") && file.contains(&path), "{file}");
     // It is tried again from time to time.
     let failed = chat.session.memory_stats().unwrap().failed_writes;
-    std::fs::create_dir(std::path::Path::new(&path).parent().unwrap()).unwrap();
+    std::fs::create_dir(folder.text()).unwrap();
     while chat.session.memory_stats().unwrap().file_tokens == 0 {
         assert!(chat.tokens.len() < 40_000, "no block goes to the file");
         chat.write(250);
     }
     assert_eq!(chat.session.memory_stats().unwrap().failed_writes, failed);
     drop(chat);
-    std::fs::remove_dir(std::path::Path::new(&path).parent().unwrap()).unwrap();
+    std::fs::remove_dir(folder.text()).unwrap();
 }
 
 #[test]
 fn a_full_file_loses_no_token_while_memory_has_room() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 18, Random::new(18));
-    let path = blocks_path("full");
-    let budget = 210_000;
-    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
-    let config = |file: &str| format!(r#"{{{sink}, "kv_memory_bytes": {budget}, "kv_memory_file": "{path}"{file}}}"#);
+    let with = |keys: &str| Chat::with(Mode::Offloads, 18, &format!(r#""kv_quant_sink_tokens": 5, {keys}"#));
     let run = |chat: &mut Chat| {
         for rows in [40; 70].into_iter().chain([1; 20]) {
             chat.begin();
@@ -535,21 +452,15 @@ fn a_full_file_loses_no_token_while_memory_has_room() {
         stats
     };
     // Sketches have no room for all.
-    let mut small = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 18, Random::new(18));
-    small.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 130000, "kv_memory_file": "{path}"}}"#));
-    assert!(run(&mut small).dropped_tokens > 0);
-    drop(small);
-    chat.session = session(&config(""));
+    assert!(run(&mut with(r#""kv_memory_bytes": 96000"#)).dropped_tokens > 0);
+    let mut chat = with(r#""kv_memory_bytes": 210000"#);
     let whole = run(&mut chat);
     assert!(whole.returned > 100 && whole.dropped_tokens == 0, "{whole:?}");
     chat.session.reset(None).unwrap();
     assert_eq!(chat.session.memory_stats().unwrap().returned, whole.returned, "since create");
     // Of what is in the file blocks that came back are in memory, too.
     let room = whole.file_bytes as f64 * 0.9 / 1e6;
-    drop(chat);
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 18, Random::new(18));
-    chat.session = session(&config(&format!(r#", "kv_memory_file_mb": {room}"#)));
-    let bounded = run(&mut chat);
+    let bounded = run(&mut with(&format!(r#""kv_memory_bytes": 210000, "kv_memory_file_mb": {room}"#)));
     assert!(bounded.failed_writes > 0 && bounded.dropped_tokens == 0, "{bounded:?} {whole:?}");
 }
 
@@ -561,7 +472,7 @@ pub(super) fn head_tokens(chat: &Chat) -> u64 {
 
 #[test]
 fn tokens_that_an_edit_has_removed_are_not_dropped() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 20, Random::new(20));
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, Random::new(20));
     let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
     chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 200000, "kv_quant": "k8v4"}}"#));
     for _ in 0..10 {
@@ -579,10 +490,7 @@ fn tokens_that_an_edit_has_removed_are_not_dropped() {
 #[test]
 fn blocks_with_pinned_tokens_stay_in_memory() {
     for mode in [Mode::Drops, Mode::Offloads] {
-        let mut chat = Chat::new(Dtype::F16, false, mode, 1 << 40 | 28, Random::new(28));
-        let file = format!(r#", "kv_memory_file": "{}""#, blocks_path("pinned"));
-        let file = if mode == Mode::Offloads { &file } else { "" };
-        chat.session = session(&format!(r#"{{"kv_quant_sink_tokens": {SINK}, "kv_memory_bytes": 150000{file}}}"#));
+        let mut chat = Chat::with(mode, 28, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 150000"#);
         // The last token of one block, and the first of another.
         let pinned = [SINK as u32 + 127, SINK as u32 + 192];
         let pin = |chat: &Chat, on| pinned.iter().for_each(|at| chat.session.pin(*at, 1, on).unwrap());
@@ -613,10 +521,7 @@ fn blocks_with_pinned_tokens_stay_in_memory() {
 
 #[test]
 fn places_of_tokens_that_are_gone_are_used_again() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 29, Random::new(29));
-    let path = blocks_path("places");
-    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
-    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    let mut chat = Chat::with(Mode::Offloads, 29, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 250000"#);
     fill_file(&mut chat);
     let before = chat.session.memory_stats().unwrap();
     let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
@@ -629,9 +534,8 @@ fn places_of_tokens_that_are_gone_are_used_again() {
 
 #[test]
 fn a_chunk_at_the_least_budget_drops_nothing_that_the_file_has() {
-    let mut chat = Chat::new(Dtype::F32, false, Mode::Offloads, 1 << 40 | 21, Random::new(21));
-    let path = blocks_path("chunk");
-    chat.session = session(&format!(r#"{{"kv_memory_bytes": 300000, "kv_memory_file": "{path}"}}"#));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Offloads, Random::new(21));
+    chat.configure(r#""kv_memory_bytes": 300000"#);
     for (at, rows) in [64; 20].into_iter().enumerate() {
         if at == 16 {
             // Working memory is not part of the least in tests.
@@ -645,14 +549,12 @@ fn a_chunk_at_the_least_budget_drops_nothing_that_the_file_has() {
         chat.end(0);
     }
     let stats = chat.session.memory_stats().unwrap();
-    assert!(stats.file_tokens > 800 && stats.dropped_tokens == 0, "{stats:?}");
+    assert!(stats.file_tokens > 400 && stats.dropped_tokens == 0, "{stats:?}");
 }
 
 #[test]
 fn a_shortage_of_memory_that_passes_drops_nothing_that_the_file_has() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 15, Random::new(15));
-    let path = blocks_path("shortage");
-    chat.session = session(&format!(r#"{{"kv_memory_bytes": 150000, "kv_memory_file": "{path}"}}"#));
+    let mut chat = Chat::with(Mode::Offloads, 15, r#""kv_memory_bytes": 150000"#);
     let step = |chat: &mut Chat, odds| {
         let Chat { session, layout, key, value, kv_len, .. } = &mut *chat;
         shortage::set(odds, 1);
@@ -674,11 +576,11 @@ fn a_shortage_of_memory_that_passes_drops_nothing_that_the_file_has() {
 
 #[test]
 fn what_a_step_of_many_rows_needs_takes_no_room_from_blocks() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 16, Random::new(16));
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, Random::new(16));
     let budget = 200_000;
     let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
     chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": {budget}}}"#));
-    (0..5).for_each(|_| chat.step(250));
+    (0..5).for_each(|_| drop(chat.step(250)));
     for rows in [1, 16, 16, 1] {
         chat.step(rows);
         let stats = chat.session.memory_stats().unwrap();

@@ -13,7 +13,7 @@ fn causal(dtype: Dtype, rows: usize, data: &[u8]) -> Step<'_> {
 
 #[test]
 fn steps_that_did_not_attend_are_refused_and_unharmed() {
-    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(7));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, Random::new(7));
     chat.step(300);
     chat.begin();
     let metrics = chat.session.metrics(Some(0)).unwrap();
@@ -76,7 +76,7 @@ fn steps_that_did_not_attend_are_refused_and_unharmed() {
 
 #[test]
 fn a_chat_whose_tokens_are_all_quantised_is_edited_without_buffers() {
-    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(8));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, Random::new(8));
     chat.step(300);
     chat.begin();
     chat.append(1);
@@ -101,7 +101,7 @@ fn a_chat_whose_tokens_are_all_quantised_is_edited_without_buffers() {
 
 #[test]
 fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
-    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(9));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, Random::new(9));
     chat.begin();
     chat.move_cache(400);
     chat.append(300);
@@ -116,7 +116,7 @@ fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
     assert_eq!((metrics.quant_block_count, metrics.quant_unfit_block_count, chat.kv_len), (3.0, 1.0, 300 - 3 * 64));
     assert!(!chat.session.warnings().unwrap().contains("stays raw"));
 
-    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(9));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, Random::new(9));
     chat.begin();
     chat.move_cache(400);
     chat.append(300);
@@ -133,7 +133,7 @@ fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
     // One token of each block is far from the others in all channels of K, which have 16 bits then: half of f32, and more
     // than f16.
     for (dtype, tokens) in [(Dtype::F32, 4.0 * 64.0), (Dtype::F16, 0.0)] {
-        let mut chat = Chat::new(dtype, false, Mode::Always, 0, Random::new(9));
+        let mut chat = Chat::new(dtype, false, Mode::Always, Random::new(9));
         chat.begin();
         chat.move_cache(400);
         chat.append(300);
@@ -154,7 +154,7 @@ fn a_host_that_does_not_attend_keeps_its_tokens_raw() {
     let session = Session::new(br#"{"kv_quant": "k8v4"}"#, b"", 1, 1).unwrap();
     assert!(session.warnings().unwrap().contains("kv_quant has no effect"));
     assert!(!session.attends(0).unwrap());
-    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(8));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, Random::new(8));
     chat.begin();
     chat.append(2);
     let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
@@ -177,7 +177,7 @@ fn a_host_that_does_not_attend_keeps_its_tokens_raw() {
 
 #[test]
 fn threads_attend_at_once() {
-    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(11));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, Random::new(11));
     chat.step(400);
     for rows in [1usize, 3, 40] {
         chat.begin();
@@ -217,80 +217,40 @@ fn threads_attend_at_once() {
 }
 
 #[test]
-fn a_file_of_quantised_tokens_is_refused_where_nothing_attends_and_where_it_is_damaged() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(3));
-    chat.step(300);
+fn a_save_of_quantised_tokens_writes_new_ones_alone_and_needs_a_session_that_attends() {
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, Random::new(3));
+    chat.step(1300);
     chat.step(1);
-    assert!(chat.session.metrics(None).unwrap().quant_tokens >= 192.0);
-    let saved = |chat: &mut Chat| {
-        let Chat { session, layout, key, value, kv_len, file, .. } = chat;
-        let saved = session.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file).unwrap();
-        file.commit().unwrap();
-        saved.tokens
-    };
-    assert_eq!(saved(&mut chat), 301);
-    assert_eq!(saved(&mut chat), 0, "blocks are written once");
+    let whole = chat.save().unwrap();
+    assert_eq!(chat.save().unwrap(), 0);
     chat.step(64);
-    assert!(saved(&mut chat) < 2 * 64 + 2, "and then the new ones alone");
+    let turn = chat.save().unwrap();
+    assert!(turn < whole / 8, "{turn} of {whole} bytes");
+    chat.session = session("{}");
     for config in ["{}", r#"{"kv_quant": "k8v4"}"#] {
         let other = Session::new(config.as_bytes(), b"", 1, 1).unwrap();
-        let error = other.load(None, &chat.file).unwrap_err();
-        assert_eq!(error.status(), Status::Unsupported);
-        assert!(error.message().contains("kv_quant"), "{}", error.message());
+        let error = other.open(Some(chat.path.text())).unwrap_err();
+        assert!(error.status() == Status::Unsupported && error.message().contains("kv_quant"), "{error}");
     }
-    let later = session(r#"{"kv_quant": "k8v4", "kv_quant_layer_start": 1}"#).load(None, &chat.file).unwrap_err();
-    assert!(later.status() == Status::Unsupported && later.message().contains("a kv_quant_layer_start of 0 at most"));
-    let bytes = chat.disk.bytes();
-    let (mut random, mut refused) = (Random::new(5), 0);
-    for _ in 0..300 {
-        let mut damaged = bytes.clone();
-        let at = 2560 + random.below(damaged.len() - 2560);
-        damaged[at] ^= 1 << random.below(8);
-        let disk = Disk::of(damaged);
-        let Ok(file) = disk.try_open() else {
-            refused += 1;
-            continue;
-        };
-        let fresh = session(r#"{"kv_quant": "k8v4"}"#);
-        match fresh.load(None, &file) {
-            Err(error) => {
-                assert!(matches!(error.status(), Status::Corrupt | Status::Unsupported), "{error}");
-                refused += 1;
-            }
-            // Bytes of no live token.
-            Ok(()) => {
-                assert_eq!(fresh.metrics(None).unwrap().quant_tokens, chat.session.metrics(None).unwrap().quant_tokens)
-            }
-        }
-    }
-    assert!(refused > 250, "{refused} of 300");
+    let later = session(r#"{"kv_quant": "k8v4", "kv_quant_layer_start": 1}"#);
+    let error = later.open(Some(chat.path.text())).unwrap_err();
+    assert!(error.status() == Status::Unsupported && error.message().contains("a kv_quant_layer_start of 0 at most"));
 }
 
 #[test]
 fn each_file_that_a_chat_is_saved_to_has_all_of_it() {
-    let config = r#"{"kv_quant": "k8v4"}"#;
-    let heads = |session: &Session| session.blocks_for_tests(0);
-    let [mut first, mut second] = [4, 5].map(|seed| {
-        let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(seed));
-        [300, 1].into_iter().for_each(|rows| chat.step(rows));
-        chat
-    });
-    fn save(chat: &mut Chat, file: &mut Snapshot) {
-        let Chat { session, layout, key, value, kv_len, .. } = chat;
-        session.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file).unwrap();
-        file.commit().unwrap();
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, Random::new(4));
+    [300, 1].into_iter().for_each(|rows| drop(chat.step(rows)));
+    let mut paths = Vec::new();
+    for rows in [1, 100, 1] {
+        chat.step(rows);
+        chat.save().unwrap();
+        paths.push((std::mem::replace(&mut chat.path, ChatPath::new()), chat.view()));
     }
-    let mut files = [Disk::default().create(), Disk::default().create()];
-    // The other chat is there first, with blocks at the same places.
-    save(&mut first, &mut files[1]);
-    for rows in [1, 100] {
-        second.step(rows);
-        for file in &mut files {
-            save(&mut second, file);
-            let loaded = session(config);
-            loaded.load(None, file).unwrap();
-            assert!(heads(&loaded) == heads(&second.session));
-        }
+    chat.session = session(r#"{"kv_quant": "k8v4"}"#);
+    for (path, saved) in &paths {
+        chat.session.open(Some(path.text())).unwrap();
+        assert!(chat.view() == *saved);
     }
 }
 
@@ -322,8 +282,8 @@ fn layers_take_turns_to_quantise() {
 fn an_edit_takes_blocks_from_the_middle_and_the_end_at_once() {
     for pairs in [vec![[0, 200], [400, 200]], vec![[80, 64]], vec![[0, 30], [150, 70], [300, 1], [420, 130], [600, 10]]]
     {
-        let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(30));
-        (0..5).for_each(|_| chat.step(200));
+        let mut chat = Chat::new(Dtype::F32, false, Mode::Always, Random::new(30));
+        (0..5).for_each(|_| drop(chat.step(200)));
         let Chat { session, layout, key, value, kv_len, tokens, .. } = &mut chat;
         *kv_len = session.keep(0, &pairs, Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
         *tokens = expand(&pairs).map(|at| tokens[at as usize].clone()).collect();
@@ -335,7 +295,7 @@ fn an_edit_takes_blocks_from_the_middle_and_the_end_at_once() {
 /// Calls of a host that does not wait for its threads.
 #[test]
 fn while_a_thread_attends_calls_of_its_layer_are_busy_and_change_nothing() {
-    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(28));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, Random::new(28));
     chat.step(300);
     chat.begin();
     chat.move_cache(20);
@@ -350,13 +310,15 @@ fn while_a_thread_attends_calls_of_its_layer_are_busy_and_change_nothing() {
     let mut write = |row: usize, head: usize, _: &[f32]| {
         if (row, head) == (0, 0) {
             let abort = session.abort(0, Some(Cache::new(layout, &mut key, &mut value).unwrap()), begun);
-            let park = session.park(0, Some(Cache::new(layout, &mut key, &mut value).unwrap()), begun, &FASTEST);
-            let calls = [session.reset(Some(0)), session.reset(None), abort, park.map(drop)];
+            let save = session.save(Some("chat.kv"), &mut [(None, begun)]);
+            let open = session.open(Some("chat.kv"));
+            let calls = [session.reset(Some(0)), session.reset(None), abort, save.map(drop), open];
             statuses.extend(calls.map(|result| result.unwrap_err().status()));
         }
     };
     session.attend(0, (&cache, *kv_len), &step, (0, 1), &mut write).unwrap();
-    assert_eq!(statuses, [Status::Busy, Status::Busy, Status::Busy, Status::InvalidArgument]);
+    let [busy, invalid] = [Status::Busy, Status::InvalidArgument];
+    assert_eq!(statuses, [busy, busy, busy, invalid, invalid]);
     chat.end(20);
     chat.step(3);
     chat.session.reset(None).unwrap();
@@ -391,11 +353,11 @@ fn a_chat_that_was_evicted_before_it_was_saved_is_quantised_all_the_same() {
     let runs = evicting.positions(0, None).unwrap().len();
     assert!(left < ROWS / 2 && runs > 10, "{left} tokens in {runs} runs");
 
-    let mut file = Disk::default().create();
-    evicting.save(0, Some(cache!()), left, &FASTEST, &mut file).unwrap();
-    file.commit().unwrap();
+    let path = ChatPath::new();
+    evicting.save(Some(path.text()), &mut [(Some(cache!()), left)]).unwrap();
+    drop(evicting);
     let quantising = session(r#"{"kv_quant": "k8v4"}"#);
-    quantising.load(None, &file).unwrap();
+    quantising.open(Some(path.text())).unwrap();
     let mut len = left;
     for _ in 0..5 {
         len = quantising.begin(0, Some(cache!()), len).unwrap().kv_len + 50;
@@ -407,10 +369,10 @@ fn a_chat_that_was_evicted_before_it_was_saved_is_quantised_all_the_same() {
 }
 
 #[test]
-fn threads_attend_while_others_trim_save_and_ask() {
-    let path = blocks_path("threads");
+fn threads_attend_while_others_trim_and_ask_between_saves() {
+    let path = ChatPath::new();
     let session = Session::with_host(
-        format!(r#"{{"kv_memory_bytes": 260000, "kv_memory_file": "{path}", "kv_quant": "k8v4"}}"#).as_bytes(),
+        format!(r#"{{"kv_memory_bytes": 260000, "kv_memory_file": "{}", "kv_quant": "k8v4"}}"#, path.text()).as_bytes(),
         b"",
         2,
         1,
@@ -421,7 +383,7 @@ fn threads_attend_while_others_trim_save_and_ask() {
     let mut caches = [(); 2].map(|()| (vec![0x11; layout.key_bytes()], vec![0x11; layout.value_bytes()], 0));
     let data = vec![0x11u8; 2 * HEADS * DIMS * 2];
     let step = causal(Dtype::F16, 2, &data);
-    let (mut file, mut trims) = (Disk::default().create(), Random::new(29));
+    let mut trims = Random::new(29);
     let step_of = |layer: u32, (key, value, len): &mut (Vec<u8>, Vec<u8>, u32), others: &mut dyn FnMut()| {
         *len = session.begin(layer, Some(Cache::new(&layout, key, value).unwrap()), *len).unwrap().kv_len + 2;
         let (cache, len) = (CacheRef::new(&layout, key, value).unwrap(), *len);
@@ -435,16 +397,18 @@ fn threads_attend_while_others_trim_save_and_ask() {
         session.end(layer, 0, 2, Cache::new(&layout, key, value).unwrap(), len).unwrap();
     };
     let [first, second] = &mut caches;
-    for _ in 0..if cfg!(tsan) { 150 } else { 600 } {
+    for round in 0..if cfg!(tsan) { 150 } else { 600 } {
         step_of(0, first, &mut || {
             session.trim(trims.below(260_000) as u64).unwrap();
             session.report().unwrap();
-            let (key, value, len) = &mut *second;
-            session.save(1, Some(Cache::new(&layout, key, value).unwrap()), *len, &FASTEST, &mut file).unwrap();
             session.positions(0, Some(1)).unwrap();
         });
         step_of(1, second, &mut || drop(session.trim(260_000)));
+        if round % 20 == 0 {
+            let caches = [&mut *first, second];
+            let mut caches = caches.map(|(key, value, len)| (Some(Cache::new(&layout, key, value).unwrap()), *len));
+            session.save(None, &mut caches).unwrap();
+        }
     }
-    file.commit().unwrap();
     assert!(session.memory_stats().unwrap().reads > 0 || cfg!(tsan), "blocks of the file were read");
 }

@@ -14,8 +14,8 @@ fn fit(layer: &mut Layer, found: Found) {
 
 #[test]
 fn each_step_that_attends_fades_scores_and_raises_those_it_has_found() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(26));
-    [300, 1].into_iter().for_each(|rows| chat.step(rows));
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, Random::new(26));
+    [300, 1].into_iter().for_each(|rows| drop(chat.step(rows)));
     let mut state = chat.session.state().unwrap();
     let layer = &mut state.layers[0];
     let mut see = |shares: &[f32]| {
@@ -37,9 +37,9 @@ fn each_step_that_attends_fades_scores_and_raises_those_it_has_found() {
 
 #[test]
 fn a_read_that_fails_is_counted_and_the_first_reason_is_named() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, 1 << 40 | 27, Random::new(27));
-    chat.session = session(r#"{"kv_quant_sink_tokens": 5, "kv_memory_bytes": 200000, "kv_quant": "k8v4"}"#);
-    [300, 1].into_iter().for_each(|rows| chat.step(rows));
+    let keys = r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 200000, "kv_quant": "k8v4""#;
+    let mut chat = Chat::with(Mode::Drops, 27, keys);
+    [300, 1].into_iter().for_each(|rows| drop(chat.step(rows)));
     for (times, why) in ["first", "second"].into_iter().enumerate() {
         let mut state = chat.session.state().unwrap();
         let failure = Some(Error::new(Status::Io, why));
@@ -53,10 +53,7 @@ fn a_read_that_fails_is_counted_and_the_first_reason_is_named() {
 
 #[test]
 fn a_block_that_one_round_of_a_step_has_read_is_not_lost_to_another() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 22, Random::new(22));
-    let path = blocks_path("rounds");
-    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
-    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 250000, "kv_memory_file": "{path}"}}"#));
+    let mut chat = Chat::with(Mode::Offloads, 22, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 250000"#);
     while chat.session.memory_stats().unwrap().file_tokens < 500 {
         chat.write(50);
     }
@@ -74,16 +71,13 @@ fn a_block_that_one_round_of_a_step_has_read_is_not_lost_to_another() {
 
 #[test]
 fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() {
-    let mut chat = Chat::new(Dtype::F16, false, Mode::Offloads, 1 << 40 | 24, Random::new(24));
-    let path = blocks_path("counted");
-    let sink = format!(r#""kv_quant_sink_tokens": {SINK}"#);
-    chat.session = session(&format!(r#"{{{sink}, "kv_memory_bytes": 130000, "kv_memory_file": "{path}"}}"#));
+    let mut chat = Chat::with(Mode::Offloads, 24, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 130000"#);
     let mut returned = 0;
     for _ in 0..150 {
         chat.write(64);
         let bytes = chat.session.blocks_for_tests(0);
         let mut state = chat.session.state().unwrap();
-        let State { layers, budget: Some(budget), .. } = &mut *state else { panic!("a budget is set") };
+        let State { layers, budget: Some(budget), tier, .. } = &mut *state else { panic!("a budget is set") };
         let blocks = &layers[0].tokens().blocks;
         let mut found = Found::default();
         for head in 0..KV_HEADS {
@@ -99,13 +93,14 @@ fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() 
                 found.arrived.push(Arrived { block, head, codes });
             }
         }
-        let mut read: Vec<_> = found.arrived.iter().map(|arrived| (arrived.block, arrived.head)).collect();
+        let first = |arrived: &Arrived| (blocks.list()[arrived.block as usize].first, arrived.head);
+        let mut read: Vec<_> = found.arrived.iter().map(first).collect();
         read.sort_unstable();
         read.dedup();
         let share = budget.share(layers, &layers[0].sizes().unwrap(), 1, 0);
         let raw = layers[0].lengths().physical - 64;
         *layers[0].step_mut().unwrap().round.all_found() = found;
-        layers[0].fit(Some(&share), raw, budget.offload.as_mut());
+        layers[0].fit(Some(&share), raw, tier.as_mut());
         assert!(layers[0].tokens().blocks.bytes() <= share.for_blocks(raw));
         drop(state);
         let stats = chat.session.memory_stats().unwrap();
@@ -113,7 +108,9 @@ fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() 
         assert_eq!(stats.dropped_tokens, gone / KV_HEADS as u64, "{stats:?}");
         let state = chat.session.state().unwrap();
         let blocks = &state.layers[0].tokens().blocks;
-        let is_here = |(block, head): &(u32, usize)| blocks.cell(*block, *head).is_here();
+        let is_here = |(first, head): &(u32, usize)| {
+            blocks.here(*head).iter().any(|block| blocks.list()[*block as usize].first == *first)
+        };
         assert_eq!(stats.returned - returned, read.iter().filter(|read| is_here(read)).count() as u64, "{stats:?}");
         returned = stats.returned;
     }

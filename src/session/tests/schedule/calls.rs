@@ -81,6 +81,7 @@ impl Run {
         self.refused(layer, |session, _| session.lengths(none).map(drop));
         self.refused(layer, |session, _| session.positions(none, None).map(drop));
         self.refused(layer, |session, _| session.metrics(Some(none)).map(drop));
+        self.refused(layer, |session, _| session.save(Some("nowhere"), &mut []).map(drop));
         self.refused(layer, |session, run| session.begin(number, run.cache(layer), len + 1).map(drop));
         let lane = self.settings.lanes;
         self.refused(layer, |session, _| session.block_sums(number, lane, &one_token()));
@@ -96,6 +97,7 @@ impl Run {
             }
             self.refused(layer, |session, run| session.abort(number, Some(run.cache(layer)), begin + 1));
             self.refused(layer, |session, _| session.rewritten(number, 0, begin + 1));
+            self.refused(layer, |session, _| session.open(Some("nowhere")));
             // A layer that began without a cache has no layout yet.
             if self.session.state().unwrap().layers[layer].token_bytes() > 0 {
                 self.refused(layer, |session, run| {

@@ -1,3 +1,0 @@
-#![no_main]
-
-mnn_kv_fuzz::target!(snapshot);

@@ -1,0 +1,623 @@
+//! The tier below memory: the chat file of a session, and the thread that writes blocks to it.
+//!
+//! A block is written whole, once, and keeps its place until its tokens are gone. Its heads leave memory once it is there. No
+//! step waits for a write: what the queue has no room for is tried again by a later step.
+
+use crate::attend::{Basis, Block, Blocks, Known, Offloaded, Placed, Shape, SketchWork};
+use crate::file::{Access, ChatFile};
+use crate::status::{Error, Result, Status, bail};
+use crate::sys::storage::Storage;
+use crate::sys::{self, Condvar, Mutex, Shared, Thread, files, memory};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of a line of codes.
+const LINE: usize = 64;
+/// A save writes a file anew of which more than half is free, from so many free bytes on.
+const LEAST_FREE: u64 = if cfg!(test) { 1 << 12 } else { 1 << 20 };
+/// Blocks that are not tried after a write has failed.
+const REST: u32 = 256;
+/// Most bytes of blocks that are on their way, of a chat without a budget.
+const MOST_WAITING: usize = 4 << 20;
+
+/// The directions that a block is sketched by.
+enum Directions {
+    Known(Shared<Basis>),
+    /// Those of these keys, `[head][token][dim]`, of so many tokens.
+    Of(Vec<f32>, usize),
+}
+
+/// A block on its way to the file.
+struct Job {
+    layer: u32,
+    ticket: u64,
+    storage: Shared<Storage>,
+    offset: u64,
+    shape: Shape,
+    /// The codes of its heads.
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+    directions: Directions,
+}
+
+/// What has become of a block.
+pub(super) struct Written {
+    layer: u32,
+    pub(super) ticket: u64,
+    pub(super) heads: Result<Vec<Option<Known>>>,
+    /// Directions that were chosen.
+    pub(super) basis: Option<Shared<Basis>>,
+}
+
+/// What comes of an attempt to write a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It is on its way.
+    Queued,
+    /// A later step tries again.
+    Later,
+    /// The file does not take it.
+    Refused,
+}
+
+/// The file of a session, and its writes.
+pub(super) struct Tier {
+    /// Its thread ends before the file is closed.
+    writer: Writer,
+    path: String,
+    fingerprint: Vec<u8>,
+    /// Most bytes of the file.
+    most: Option<u64>,
+    wait: Duration,
+    /// `None` where it could not be made, until a block is written.
+    pub(super) file: Option<ChatFile>,
+    /// Most bytes of blocks that are on their way, but for the last one.
+    pub(super) most_waiting: usize,
+    /// Writes that have ended.
+    ended: Vec<Written>,
+    last_ticket: u64,
+    /// Blocks that are not tried any more.
+    rest: u32,
+    failure: Option<Error>,
+    written: u64,
+    failed: u64,
+    late: u64,
+}
+
+impl Tier {
+    /// Makes the file, or takes the one that is there. Where that fails [`Self::failure`] is why, and blocks try again.
+    /// OUT_OF_MEMORY: nothing was tried.
+    pub(super) fn new(path: &str, fingerprint: &[u8], most: Option<u64>, wait: Duration) -> Result<Self> {
+        let (path, fingerprint) = (memory::text(path)?, memory::copied(fingerprint)?);
+        let mut tier = Tier {
+            path,
+            fingerprint,
+            most,
+            wait,
+            file: None,
+            writer: Writer::new()?,
+            most_waiting: MOST_WAITING,
+            ended: Vec::new(),
+            last_ticket: 0,
+            rest: 0,
+            failure: None,
+            written: 0,
+            failed: 0,
+            late: 0,
+        };
+        if let Err(error) = tier.opened() {
+            tier.failure = Some(error.unless_out_of_memory()?);
+        }
+        Ok(tier)
+    }
+
+    /// Its path, as the config has it.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The longest wait for blocks, for each token of a step.
+    pub(super) fn wait(&self) -> Duration {
+        self.wait
+    }
+
+    /// The file, and the longest wait for blocks; `None` where it could not be made.
+    pub(super) fn source(&self) -> Option<(Shared<Storage>, Duration)> {
+        Some((self.file.as_ref()?.storage().clone(), self.wait))
+    }
+
+    /// Bytes of the file, bytes written since create, writes that failed, and blocks that came too late for a step.
+    pub(super) fn counts(&self) -> [u64; 4] {
+        [self.file.as_ref().map_or(0, ChatFile::len), self.written, self.failed, self.late]
+    }
+
+    /// Why the file could not be made, or the first write failed.
+    pub(super) fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
+    /// Whether the file could not be made.
+    pub(super) fn is_missing(&self) -> bool {
+        self.file.is_none() && self.failure.is_some()
+    }
+
+    /// Bytes of blocks that are on their way, and of what is known of the file.
+    pub(super) fn bytes(&self) -> [usize; 2] {
+        [self.writer.bytes(), self.file.as_ref().map_or(0, ChatFile::bytes)]
+    }
+
+    /// Begins a new file at a path.
+    /// INVALID_ARGUMENT: if a saved chat is there.
+    pub(super) fn create(path: &str, fingerprint: &[u8]) -> Result<Self> {
+        let file = open_or_create(path, fingerprint)?;
+        if file.version().is_some() {
+            bail!(InvalidArgument, "{path} has another chat: open it, or remove it");
+        }
+        Tier::of(file, memory::text(path)?, fingerprint, None)
+    }
+
+    /// Takes a file, with the settings of another one.
+    pub(super) fn of(file: ChatFile, path: String, fingerprint: &[u8], before: Option<Tier>) -> Result<Self> {
+        let (most, wait) = before.as_ref().map_or((None, Duration::ZERO), |before| (before.most, before.wait));
+        let [_, written, failed, late] = before.as_ref().map_or([0; 4], Tier::counts);
+        Ok(Tier {
+            path,
+            fingerprint: memory::copied(fingerprint)?,
+            most,
+            wait,
+            file: Some(file),
+            writer: Writer::new()?,
+            most_waiting: MOST_WAITING,
+            ended: Vec::new(),
+            last_ticket: 0,
+            rest: 0,
+            failure: None,
+            written,
+            failed,
+            late,
+        })
+    }
+
+    /// Where the file is: its path was given in another working folder perhaps.
+    fn place(&self) -> &Path {
+        self.file.as_ref().and_then(|file| file.storage().path()).unwrap_or(Path::new(&self.path))
+    }
+
+    /// A file that takes the place of this one, where this one cannot be trusted or more than half of it is free.
+    /// INVALID_ARGUMENT: if another file has taken its path.
+    pub(super) fn anew(&self) -> Result<Option<ChatFile>> {
+        let Some(file) = &self.file else { return Ok(None) };
+        // Elsewhere a file that is open cannot be replaced.
+        let (lost, free) = (file.is_lost(), if cfg!(unix) { file.free_bytes() } else { 0 });
+        if !lost && (free < LEAST_FREE || free < file.len() / 2) {
+            return Ok(None);
+        }
+        if !file.is_at_path() && files::kind(self.place()).is_ok() {
+            bail!(InvalidArgument, "another file has taken the place of {}: it is left alone", self.path);
+        }
+        let path = memory::format(format_args!("{}.new", self.place().display()))?;
+        let made = match Storage::create(Path::new(&path)) {
+            Ok(made) => made,
+            Err(refused) => {
+                // What a save that was killed has left.
+                let found = Storage::edit(Path::new(&path)).map_err(|_| refused)?;
+                if !ChatFile::is_left(&found)? {
+                    drop(ChatFile::open(found, Some(&self.fingerprint), Access::Read)?);
+                    files::remove(Path::new(&path)).map_err(|e| files::failed("remove", Path::new(&path), &e))?;
+                    Storage::create(Path::new(&path))?
+                } else {
+                    found
+                }
+            }
+        };
+        ChatFile::create(made, &self.fingerprint).map(Some)
+    }
+
+    /// A file that has been committed takes the place of this one, at its path or another.
+    pub(super) fn moves_to(&mut self, mut file: ChatFile, path: Option<&str>) -> Result<()> {
+        match path {
+            Some(path) => self.path = memory::text(path)?,
+            None => file.rename(self.place(), &self.path).inspect_err(|_| file.storage().remove())?,
+        }
+        self.failure = None;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Whether another program has written to the file, or cut it.
+    pub(super) fn is_harmed(&self) -> bool {
+        let is_short = |file: &ChatFile| file.storage().len().is_ok_and(|len| len < file.len());
+        self.file.as_ref().is_some_and(|file| is_short(file) || !file.is_whole())
+    }
+
+    /// Reads the codes of a head of a block, if the file has it.
+    /// CORRUPT: if they are not those that were written.
+    pub(super) fn read(&self, blocks: &Blocks, at: (u32, usize), bytes: &mut Vec<u8>) -> Result<bool> {
+        self.file.as_ref().map_or(Ok(false), |file| read(file, blocks, at, bytes))
+    }
+
+    /// Queues a block that the file does not have, whose heads are in memory or nowhere. A block that the file does not take has
+    /// a reason, of which the first is kept. OUT_OF_MEMORY: nothing was tried.
+    pub(super) fn write(&mut self, layer: u32, blocks: &mut Blocks, block: u32) -> Result<Taken> {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return Ok(Taken::Refused);
+        }
+        match self.try_write(layer, blocks, block) {
+            Ok(taken) => Ok(taken),
+            Err(error) => self.fail(error.unless_out_of_memory()?),
+        }
+    }
+
+    /// A write has failed.
+    fn fail(&mut self, error: Error) -> Result<Taken> {
+        self.rest = REST;
+        self.failed += 1;
+        self.failure.get_or_insert(error);
+        Ok(Taken::Refused)
+    }
+
+    fn try_write(&mut self, layer: u32, blocks: &mut Blocks, block: u32) -> Result<Taken> {
+        if self.writer.bytes() >= self.most_waiting {
+            return Ok(Taken::Later);
+        }
+        let directions = match &blocks.basis {
+            Some(basis) => Directions::Known(basis.clone()),
+            // They are being chosen.
+            None if blocks.list().iter().any(|placed| placed.ticket > 0) => return Ok(Taken::Later),
+            None => {
+                let (keys, tokens) = blocks.samples()?;
+                Directions::Of(keys, tokens)
+            }
+        };
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        memory::reserve(&mut ends, blocks.heads())?;
+        for head in 0..blocks.heads() {
+            blocks.copy(block, head, &mut bytes)?;
+            memory::push(&mut ends, bytes.len())?;
+        }
+        self.opened()?;
+        let Some(file) = &mut self.file else { bail!(Internal, "the file was opened") };
+        let (len, storage, shape) = (bytes.len() as u64, file.storage().clone(), blocks.shape());
+        let place = file.place(len, self.most)?;
+        let ticket = self.last_ticket + 1;
+        let job = Job { layer, ticket, storage, offset: place.start, shape, bytes, ends, directions };
+        if let Err(error) = self.writer.push(job) {
+            file.free(place);
+            return Err(error);
+        }
+        blocks.writes(block, place, ticket);
+        self.last_ticket = ticket;
+        Ok(Taken::Queued)
+    }
+
+    /// A block stays in memory since it is not in the file yet.
+    pub(super) fn see_late(&mut self) {
+        self.late += 1;
+    }
+
+    /// Takes note of the writes of a layer that have ended.
+    pub(super) fn collect(&mut self, layer: u32, blocks: &mut Blocks) -> Result<()> {
+        self.writer.take(&mut self.ended)?;
+        let mut at = 0;
+        while at < self.ended.len() {
+            if self.ended[at].layer != layer {
+                at += 1;
+                continue;
+            }
+            let Written { ticket, heads, basis, .. } = self.ended.swap_remove(at);
+            if let Some(basis) = basis {
+                blocks.set_basis(basis);
+            }
+            // Of a block that is gone nothing is wanted.
+            let Some(block) = blocks.written(ticket) else { continue };
+            match heads {
+                Ok(heads) => {
+                    let place = &blocks.list()[block as usize].place;
+                    self.written += place.as_ref().map_or(0, |place| place.end - place.start);
+                    blocks.end_write(block, Some(heads));
+                }
+                Err(error) => {
+                    let place = blocks.list()[block as usize].place.clone();
+                    blocks.end_write(block, None);
+                    place.into_iter().for_each(|place| self.free_place(place, false));
+                    if error.status() != Status::OutOfMemory {
+                        let _ = self.fail(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way.
+    pub(super) fn drain(&self) -> Result<()> {
+        self.writer.drain()
+    }
+
+    /// Opens the file, or makes it, if it is not open.
+    pub(super) fn opened(&mut self) -> Result<&mut ChatFile> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => open_or_create(&self.path, &self.fingerprint)?,
+        };
+        file.storage().expect_random_reads();
+        Ok(self.file.insert(file))
+    }
+
+    /// The tokens of a block are gone.
+    pub(super) fn free(&mut self, placed: &Placed) {
+        placed.place.iter().for_each(|place| self.free_place(place.clone(), placed.tile.is_some()));
+    }
+
+    /// Nothing is at a place any more; what a saved chat has stays until the next save.
+    pub(super) fn free_place(&mut self, place: Range<u64>, is_saved: bool) {
+        if let Some(file) = self.file.as_mut().filter(|_| !is_saved) {
+            file.free(place);
+        }
+        // The file may have had no room but this.
+        self.rest = 0;
+    }
+}
+
+/// Reads the codes of a head of a block, if a file has it.
+/// CORRUPT: if they are not those that were written.
+pub(super) fn read(file: &ChatFile, blocks: &Blocks, (block, head): (u32, usize), bytes: &mut Vec<u8>) -> Result<bool> {
+    let Some((from, offset)) = blocks.in_file(block, head) else { return Ok(false) };
+    read_at(file, offset - from.bytes().start, from, bytes).map(|()| true)
+}
+
+/// Reads the codes of a head of a block that begins at an offset. CORRUPT: as [`read`].
+pub(super) fn read_at(file: &ChatFile, offset: u64, from: &Offloaded, bytes: &mut Vec<u8>) -> Result<()> {
+    let range = from.bytes();
+    let (offset, len) = (offset + range.start, (range.end - range.start) as usize);
+    memory::resize(bytes, len)?;
+    let end = offset + len as u64;
+    if file.storage().len()? < end {
+        bail!(Corrupt, "{} ends before byte {end}", file.name());
+    }
+    file.storage().read_at(offset, bytes)?;
+    if xxh3_64(bytes) != from.sum {
+        bail!(Corrupt, "{len} bytes at {offset} of {} have changed", file.name());
+    }
+    Ok(())
+}
+
+/// The file at a path: one with a chat, or a new one in place of what a session has left that was killed.
+/// INVALID_ARGUMENT: if another file is there. BUSY: if it is open. STALE: if its chat is of another model.
+pub(super) fn open_or_create(path: &str, fingerprint: &[u8]) -> Result<ChatFile> {
+    let at = Path::new(path);
+    match Storage::create(at) {
+        Ok(made) => ChatFile::create(made, fingerprint),
+        // Its file would stay when the session removes the link.
+        Err(_) if files::is_link(at) => {
+            bail!(InvalidArgument, "{path} is a symbolic link: it is left alone")
+        }
+        Err(refused) => {
+            let found = Storage::edit(at).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
+            if ChatFile::is_left(&found)? {
+                return ChatFile::create(found, fingerprint);
+            }
+            ChatFile::open(found, Some(fingerprint), Access::Commit)
+                .map_err(|error| error.within(format_args!("{path} exists and is left alone")))
+        }
+    }
+}
+
+impl Job {
+    /// Bytes of memory.
+    fn memory(&self) -> usize {
+        let keys = if let Directions::Of(keys, _) = &self.directions { size_of_val(&keys[..]) } else { 0 };
+        self.bytes.len() + keys
+    }
+
+    fn run(self) -> Written {
+        let Job { layer, ticket, .. } = self;
+        let mut work = Sketching::default();
+        let mut basis = None;
+        let heads = self.directions(&mut basis).and_then(|directions| {
+            let heads = work.heads(self.shape, (&self.bytes, &self.ends), &directions)?;
+            self.storage.write_at(self.offset, &self.bytes)?;
+            Ok(heads)
+        });
+        Written { layer, ticket, heads, basis }
+    }
+
+    /// The directions of sketches; `chosen` has those that are new.
+    fn directions(&self, chosen: &mut Option<Shared<Basis>>) -> Result<Shared<Basis>> {
+        match &self.directions {
+            Directions::Known(basis) => Ok(basis.clone()),
+            Directions::Of(keys, tokens) => {
+                let learnt = Basis::learn(keys, *tokens, self.ends.len(), self.shape.dims)?;
+                Ok(chosen.insert(Shared::new(learnt)?).clone())
+            }
+        }
+    }
+}
+
+impl Sketching {
+    /// What is known in the file of the heads of a block, whose codes are these bytes, and where each ends.
+    pub(super) fn heads(
+        &mut self,
+        shape: Shape,
+        (bytes, ends): (&[u8], &[usize]),
+        basis: &Basis,
+    ) -> Result<Vec<Option<Known>>> {
+        let (mut heads, mut begin) = (Vec::new(), 0);
+        memory::reserve(&mut heads, ends.len())?;
+        for (head, (end, codes)) in ends.iter().zip(self.block.heads_mut(ends.len())?).enumerate() {
+            let bytes = &bytes[begin..*end];
+            codes.read(shape, bytes)?;
+            let first = (begin / LINE) as u32;
+            let offloaded = match bytes.is_empty() {
+                true => None,
+                false => Some(Offloaded::new(&codes.view(shape), (first, bytes), (basis, head), &mut self.sketches)?),
+            };
+            memory::push(&mut heads, offloaded)?;
+            begin = *end;
+        }
+        Ok(heads)
+    }
+}
+
+/// Working memory of sketches of blocks.
+#[derive(Default)]
+pub(super) struct Sketching {
+    block: Block,
+    sketches: SketchWork,
+}
+
+/// The thread of a file. It starts with the first block and sleeps while there is none.
+struct Writer {
+    inbox: Shared<Inbox>,
+    thread: Option<Thread>,
+    process: u32,
+    /// Jobs run in the calls that queue them, for tests that count steps.
+    #[cfg(test)]
+    runs_inline: bool,
+}
+
+struct Inbox {
+    books: Mutex<Books>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct Books {
+    jobs: VecDeque<Job>,
+    /// Bytes of jobs, that of the thread included.
+    bytes: usize,
+    is_busy: bool,
+    /// Has room for all jobs.
+    ended: Vec<Written>,
+    closes: bool,
+}
+
+impl Writer {
+    fn new() -> Result<Self> {
+        let inbox = Shared::new(Inbox { books: Mutex::default(), news: Condvar::new() })?;
+        Ok(Writer {
+            inbox,
+            thread: None,
+            process: sys::process(),
+            #[cfg(test)]
+            runs_inline: true,
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.inbox.books.lock().map_or(0, |books| books.bytes)
+    }
+
+    /// Queues a job. Where no thread can be started it runs now.
+    fn push(&mut self, job: Job) -> Result<()> {
+        #[cfg(test)]
+        let threads = !self.runs_inline;
+        #[cfg(not(test))]
+        let threads = true;
+        if threads && self.thread.is_none() {
+            let inbox = self.inbox.clone();
+            self.thread = Thread::start(c"mnnkv-file", move || inbox.serve()).ok();
+        }
+        let mut books = self.inbox.books()?;
+        memory::reserve_deque(&mut books.jobs, 1)?;
+        let waiting = books.jobs.len() + usize::from(books.is_busy) + 1;
+        memory::reserve_amortized(&mut books.ended, waiting)?;
+        books.bytes += job.memory();
+        #[expect(clippy::disallowed_methods, reason = "room is reserved")]
+        books.jobs.push_back(job);
+        drop(books);
+        match &self.thread {
+            Some(_) => self.inbox.news.notify_all(),
+            None => while self.inbox.run_next()? {},
+        }
+        Ok(())
+    }
+
+    /// Takes what has ended.
+    fn take(&self, to: &mut Vec<Written>) -> Result<()> {
+        let mut books = self.inbox.books()?;
+        if books.ended.is_empty() {
+            return Ok(());
+        }
+        memory::reserve_amortized(to, books.ended.len())?;
+        #[expect(clippy::disallowed_methods, reason = "room is reserved")]
+        to.append(&mut books.ended);
+        Ok(())
+    }
+
+    fn drain(&self) -> Result<()> {
+        let mut books = self.inbox.books()?;
+        while self.thread.is_some() && (books.is_busy || !books.jobs.is_empty()) {
+            books = self.inbox.news.wait(books).map_err(|_| Error::out_of_service("the writer of the file"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Inbox {
+    fn books(&self) -> Result<sys::MutexGuard<'_, Books>> {
+        self.books.lock().map_err(|_| Error::out_of_service("the writer of the file"))
+    }
+
+    /// Runs a job, if there is one.
+    fn run_next(&self) -> Result<bool> {
+        let mut books = self.books()?;
+        let Some(job) = books.jobs.pop_front() else { return Ok(false) };
+        books.is_busy = true;
+        drop(books);
+        let (layer, ticket, bytes) = (job.layer, job.ticket, job.memory());
+        let written = catch_unwind(AssertUnwindSafe(|| job.run())).unwrap_or_else(|_| Written {
+            layer,
+            ticket,
+            heads: Err(Error::out_of_service("the writer of the file")),
+            basis: None,
+        });
+        let mut books = self.books()?;
+        (books.is_busy, books.bytes) = (false, books.bytes - bytes);
+        #[expect(clippy::disallowed_methods, reason = "Writer::push has made room")]
+        books.ended.push(written);
+        drop(books);
+        self.news.notify_all();
+        Ok(true)
+    }
+
+    /// Runs jobs until the writer closes.
+    fn serve(&self) {
+        loop {
+            while self.run_next().unwrap_or(false) {}
+            let Ok(mut books) = self.books() else { return };
+            while books.jobs.is_empty() {
+                if books.closes {
+                    return;
+                }
+                match self.news.wait(books) {
+                    Ok(again) => books = again,
+                    Err(_) => return,
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // A child of a fork has not its parent's thread, which may hold the lock.
+        let Some(thread) = self.thread.take().filter(|_| self.process == sys::process()) else { return };
+        if let Ok(mut books) = self.inbox.books.lock() {
+            books.closes = true;
+            // What is not written yet is of a chat that ends.
+            books.jobs.clear();
+        }
+        self.inbox.news.notify_all();
+        thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests;
