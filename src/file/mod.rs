@@ -3,6 +3,7 @@
 //! | file | job |
 //! |---|---|
 //! | `mod` | what is in a file, and the commit of what is next |
+//! | `index` | where the tables and sections of a commit are |
 //! | `sectors` | the header, and the slots that name the newest index |
 //! | `space` | which bytes are free |
 //! | [`raw`] | raw tokens in few bytes |
@@ -11,17 +12,20 @@
 //! Bytes are written wherever there is room. They become part of the file by an index that leads to them, and that by a slot.
 //! Until the next commit nothing is written over bytes that the newest index leads to.
 
+mod index;
 pub mod raw;
 mod sectors;
 mod space;
 pub mod table;
 
 pub use crate::sys::storage::{Medium, Storage};
+pub use index::check_name;
 pub use table::Table;
 
 use crate::bytes::{Reader, push_number};
 use crate::status::{Error, Result, Status, bail};
 use crate::sys::{Shared, memory};
+use index::Index;
 use sectors::{COPIES, Copied, FINGERPRINT, Header, SECTOR, Sector, Slot, Slots, UNSAVED};
 use space::Space;
 use std::fmt;
@@ -81,80 +85,6 @@ fn checksum(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// What a commit has.
-#[derive(Debug, Default)]
-struct Index {
-    /// The number of the commit, from 0 on.
-    sequence: u64,
-    /// Bytes that the session has kept for working memory.
-    working: u64,
-    /// The tables of layers, ascending.
-    layers: Vec<(u32, Extent)>,
-    /// The bytes of sections by their names, ascending.
-    sections: Vec<(String, Extent)>,
-}
-
-impl Index {
-    fn write(&self) -> Result<Vec<u8>> {
-        let mut out = Vec::new();
-        push_number(&mut out, self.sequence)?;
-        push_number(&mut out, self.working)?;
-        push_number(&mut out, self.layers.len() as u64)?;
-        for (layer, at) in &self.layers {
-            push_number(&mut out, (*layer).into())?;
-            at.put(&mut out)?;
-        }
-        push_number(&mut out, self.sections.len() as u64)?;
-        for (name, at) in &self.sections {
-            push_number(&mut out, name.len() as u64)?;
-            memory::extend(&mut out, name.as_bytes())?;
-            at.put(&mut out)?;
-        }
-        Ok(out)
-    }
-
-    fn read(bytes: &[u8], sequence: u64) -> Result<Self> {
-        let mut reader = Reader::new(bytes);
-        let mut index = Index { sequence: reader.number("the commit")?, ..Index::default() };
-        if index.sequence != sequence {
-            bail!(Corrupt, "it is of commit {}; {sequence} expected", index.sequence);
-        }
-        index.working = reader.number("working memory")?;
-        for _ in 0..reader.small("the layers")? {
-            let layer = reader.small("a layer")?;
-            if index.layers.last().is_some_and(|(last, _)| *last >= layer) {
-                bail!(Corrupt, "layers do not ascend");
-            }
-            memory::push(&mut index.layers, (layer, Extent::get(&mut reader, "a layer")?))?;
-        }
-        for _ in 0..reader.small("the sections")? {
-            let len = reader.number("the name of a section")?;
-            let name = std::str::from_utf8(reader.take(len, "the name of a section")?);
-            let Some(name) = name.ok().filter(|name| check_name(name).is_ok()) else {
-                bail!(Corrupt, "the name of a section is not 1 to 255 bytes of UTF-8");
-            };
-            if index.sections.last().is_some_and(|(last, _)| last.as_str() >= name) {
-                bail!(Corrupt, "sections do not ascend");
-            }
-            memory::push(&mut index.sections, (memory::text(name)?, Extent::get(&mut reader, "a section")?))?;
-        }
-        reader.end("the index")?;
-        Ok(index)
-    }
-
-    fn places(&self) -> impl Iterator<Item = &Extent> {
-        self.layers.iter().map(|(_, at)| at).chain(self.sections.iter().map(|(_, at)| at))
-    }
-}
-
-/// INVALID_ARGUMENT: if no section can have this name.
-pub fn check_name(name: &str) -> Result<()> {
-    if !(1..=255).contains(&name.len()) {
-        bail!(InvalidArgument, "the name of a section has {} bytes; 1 to 255 allowed", name.len());
-    }
-    Ok(())
-}
-
 /// What the next commit has.
 #[derive(Debug, Default)]
 pub struct NewState {
@@ -199,7 +129,7 @@ impl ChatFile {
             .and_then(|()| storage.write_at(0, &UNSAVED))
             .and_then(|()| memory::copied(fingerprint));
         let fingerprint = begun.inspect_err(|_| storage.remove())?;
-        let begin = FINGERPRINT + fingerprint.len() as u64;
+        let begin = begin(&fingerprint);
         let mut given = Some(storage);
         let storage = Shared::made(|| Ok(given.take().expect("taken once")))
             .inspect_err(|_| given.iter().for_each(Storage::remove))?;
@@ -291,7 +221,7 @@ impl ChatFile {
 
     /// Whether nothing is in it but what every file has.
     pub fn is_empty(&self) -> bool {
-        self.len() == FINGERPRINT + self.fingerprint.len() as u64
+        self.len() == begin(&self.fingerprint)
     }
 
     /// Bytes between the things that are in the file.
@@ -346,11 +276,8 @@ impl ChatFile {
 
     /// What the last commit has of a layer. NOT_FOUND: if it has nothing.
     pub fn table(&self, layer: u32) -> Result<Table> {
-        let Ok(found) = self.index.layers.binary_search_by_key(&layer, |(layer, _)| *layer) else {
-            bail!(NotFound, "{} has no layer {layer}", self.name());
-        };
-        let at = self.index.layers[found].1;
-        let bytes = self.read(&at, format_args!("table of layer {layer}"))?;
+        let Some(at) = self.index.layer(layer) else { bail!(NotFound, "{} has no layer {layer}", self.name()) };
+        let bytes = self.read(at, format_args!("table of layer {layer}"))?;
         Table::read(&bytes).map_err(|e| self::at(format_args!("table of layer {layer}"), at.offset, &self.storage, &e))
     }
 
@@ -361,9 +288,9 @@ impl ChatFile {
 
     /// The bytes of a committed section. NOT_FOUND: if there is none of this name.
     pub fn section(&self, name: &str) -> Result<Vec<u8>> {
-        match self.index.sections.binary_search_by(|(found, _)| found.as_str().cmp(name)) {
-            Ok(found) => self.read(&self.index.sections[found].1, format_args!("section {name:?}")),
-            Err(_) => bail!(NotFound, "{} has no section {name:?}", self.name()),
+        match self.index.section(name) {
+            Some(at) => self.read(at, format_args!("section {name:?}")),
+            None => bail!(NotFound, "{} has no section {name:?}", self.name()),
         }
     }
 
@@ -374,19 +301,20 @@ impl ChatFile {
 
     /// What is used where the tables of the last commit lead to these places.
     /// CORRUPT: if two of them overlap, or one is behind the commit.
-    pub(crate) fn claimed(&self, mut places: Vec<Range<u64>>) -> Result<Claimed> {
-        if let Some(slots) = &self.slots {
-            memory::push(&mut places, slots.newest().index.range())?;
-            memory::reserve(&mut places, self.index.layers.len() + self.index.sections.len())?;
-            #[expect(clippy::disallowed_methods, reason = "room is reserved")]
-            places.extend(self.index.places().map(Extent::range));
-        }
-        let begin = FINGERPRINT + self.fingerprint.len() as u64;
-        let space = Space::of(begin, places).map_err(|error| error.within(self.name()))?;
-        if let Some(end) = self.slots.as_ref().map(|slots| slots.newest().end).filter(|end| space.end() > *end) {
+    pub(crate) fn claimed(&self, places: Vec<Range<u64>>) -> Result<Claimed> {
+        let newest = self.slots.as_ref().map(Slots::newest);
+        let space = self.space_of(&self.index, newest.map(|slot| &slot.index), places)?;
+        if let Some(end) = newest.map(|slot| slot.end).filter(|end| space.end() > *end) {
             bail!(Corrupt, "{} leads to byte {}; its last commit ends at {end}", self.name(), space.end());
         }
         Ok(Claimed(space))
+    }
+
+    /// What is used by an index that is at a place, by all that it leads to, and by what its tables lead to.
+    /// CORRUPT: if two of them overlap.
+    fn space_of(&self, index: &Index, at: Option<&Extent>, mut places: Vec<Range<u64>>) -> Result<Space> {
+        index.places().chain(at).try_for_each(|at| memory::push(&mut places, at.range()))?;
+        Space::of(begin(&self.fingerprint), places).map_err(|error| error.within(self.name()))
     }
 
     /// All is free that is not claimed.
@@ -455,12 +383,11 @@ impl ChatFile {
         let mut index = Index { sequence, working: new.working, ..Index::default() };
         memory::reserve(written, new.layers.len() + new.sections.len())?;
         for (layer, bytes) in &new.layers {
-            let old = self.index.layers.binary_search_by_key(layer, |(layer, _)| *layer);
-            let old = old.ok().map(|at| self.index.layers[at].1);
+            let old = self.index.layer(*layer).copied();
             memory::push(&mut index.layers, (*layer, self.write_new(bytes, old, written)?))?;
         }
         for (name, bytes) in &new.sections {
-            let old = self.index.sections.iter().find(|(old, _)| old == name).map(|(_, at)| *at);
+            let old = self.index.section(name).copied();
             let at = self.write_new(bytes, old, written)?;
             memory::push(&mut index.sections, (memory::text(name)?, at))?;
         }
@@ -489,16 +416,10 @@ impl ChatFile {
     }
 
     /// Writes an index and the slot that leads to it; then all is free that it does not lead to.
-    fn commit_index(&mut self, index: Option<Index>, mut places: Vec<Range<u64>>) -> Result<()> {
+    fn commit_index(&mut self, index: Option<Index>, places: Vec<Range<u64>>) -> Result<()> {
         let Some(index) = index else { return Ok(()) };
-        let bytes = index.write()?;
-        memory::reserve(&mut places, 1 + index.layers.len() + index.sections.len())?;
-        #[expect(clippy::disallowed_methods, reason = "room is reserved")]
-        places.extend(index.places().map(Extent::range));
-        let at = self.write(&bytes)?;
-        memory::push(&mut places, at.range())?;
-        let begin = FINGERPRINT + self.fingerprint.len() as u64;
-        let space = Space::of(begin, places).map_err(|error| error.within(self.name()));
+        let at = self.write(&index.write()?)?;
+        let space = self.space_of(&index, Some(&at), places);
         let header = Header::new(&self.fingerprint);
         let result = space.and_then(|space| {
             let slot = Slot { sequence: index.sequence, index: at, end: space.end(), fingerprint: header.fingerprint };
@@ -640,6 +561,11 @@ impl Drop for ChatFile {
             }
         }
     }
+}
+
+/// Where the first thing of a file may be.
+fn begin(fingerprint: &[u8]) -> u64 {
+    FINGERPRINT + fingerprint.len() as u64
 }
 
 /// The error of a part of a file.

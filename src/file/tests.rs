@@ -61,12 +61,17 @@ fn saved(random: &mut Random, commits: usize) -> (Disk, ChatFile, Vec<State>) {
     let mut file = ChatFile::create(disk.storage(), FINGERPRINT).unwrap();
     let mut states = Vec::<State>::new();
     while states.len() < commits {
-        let mut state = states.last().cloned().unwrap_or_default();
-        state.change(&mut file, random).unwrap();
-        file.commit(state.new_state()).unwrap();
-        states.push(state);
+        save_next(&mut file, &mut states, random);
     }
     (disk, file, states)
+}
+
+/// Saves what comes after the last of some states.
+fn save_next(file: &mut ChatFile, states: &mut Vec<State>, random: &mut Random) {
+    let mut state = states.last().cloned().unwrap_or_default();
+    state.change(file, random).unwrap();
+    file.commit(state.new_state()).unwrap();
+    states.push(state);
 }
 
 /// The state that a file has, of those that it may have.
@@ -149,11 +154,8 @@ fn a_save_killed_at_any_byte_leaves_the_last_state_or_the_new_one() {
         let (disk, mut file, mut states) = saved(random, 1 + seed as usize / 2);
         let mut image = disk.bytes();
         disk.take_log();
-        let mut state = states.last().unwrap().clone();
-        state.change(&mut file, random).unwrap();
-        file.commit(state.new_state()).unwrap();
         let old = states.len() - 1;
-        states.push(state);
+        save_next(&mut file, &mut states, random);
         for event in disk.take_log() {
             let Event::Write(offset, bytes) = event else { continue };
             for cut in 0..=bytes.len() {
@@ -184,11 +186,8 @@ fn sectors_that_are_lost_between_syncs_leave_the_last_state_or_the_new_one() {
         let (disk, mut file, mut states) = saved(random, random.clone().from(1, 4));
         let mut synced = disk.bytes();
         disk.take_log();
-        let mut state = states.last().unwrap().clone();
-        state.change(&mut file, random).unwrap();
-        file.commit(state.new_state()).unwrap();
         let old = states.len() - 1;
-        states.push(state);
+        save_next(&mut file, &mut states, random);
         for epoch in disk.take_log().split(|event| matches!(event, Event::Sync)) {
             for _ in 0..10 {
                 let mut torn = synced.clone();

@@ -98,7 +98,7 @@ impl Session {
         let mut opened: Vec<OpenedLayer> = Vec::new();
         for number in base.file().layers() {
             let layer = find(&mut state.layers, number)?;
-            let layer = layer.opened(base.file(), None, Some(&base), &mut Vec::new());
+            let layer = layer.opened((base.file(), base.file().table(number)?), None, Some(&base), &mut Vec::new());
             memory::push(&mut opened, layer.map_err(|error| error.within(format_args!("layer {number} of {path}")))?)?;
         }
         for from in opened {

@@ -83,7 +83,7 @@ pub(super) struct Budget {
     least: u64,
     /// `None` before the first begin.
     holds: Option<Holds>,
-    /// Bytes that are kept for working memory, the most that there was: shares do not depend on what a pool has at the moment.
+    /// Bytes that are kept for working memory; see [`room`]. Shares do not depend on what a pool has at the moment.
     pub(super) working: usize,
     /// Bytes of lists and sketches that were freed since the heap returned its memory.
     freed: usize,
@@ -370,7 +370,7 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, tier: Option<&Tier>, working
     }
     if let Some(tier) = tier {
         [all.file_bytes, all.written_bytes, all.failed_writes, all.late_writes] = tier.counts();
-        all.working_bytes += tier.bytes()[0] as u64;
+        all.working_bytes += tier.waiting_bytes() as u64;
     }
     for layer in layers {
         all.raw_bytes += layer.raw_bytes() as u64;

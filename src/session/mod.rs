@@ -438,7 +438,7 @@ impl Session {
         if state.budget.is_none() {
             return Ok(0);
         }
-        let [_, tier] = state.tier.as_ref().map_or([0; 2], Tier::bytes);
+        let tier = state.tier.as_ref().map_or(0, Tier::bytes);
         Ok(self.parts()?.bytes() + state.spare.bytes() + state.encoding.bytes() + tier)
     }
 

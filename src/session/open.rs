@@ -97,10 +97,12 @@ impl Session {
             bail!(NotFound, "no chat was saved in {} yet", file.name());
         }
         file.names().try_for_each(|name| file.section(name).map(drop))?;
-        let mut rows = Vec::new();
+        let (mut rows, mut tables) = (Vec::new(), Vec::new());
         for number in file.layers() {
             find(layers, number)?;
-            memory::push(&mut rows, (number, file.table(number)?.rows))?;
+            let table = file.table(number)?;
+            memory::push(&mut rows, (number, table.rows))?;
+            memory::push(&mut tables, Mutex::new(Some(table)))?;
         }
         if let Some(budget) = budget.as_mut() {
             let of = |number| rows.iter().find(|(other, _)| *other == number).map(|(_, rows)| Sizes::from(rows));
@@ -116,7 +118,8 @@ impl Session {
         let found = memory::collect(rows.iter().map(|_| Mutex::new(None)))?;
         parallel::for_each(rows.len(), sys::cores() as usize, |_: &mut (), at| {
             let (number, mut places) = (rows[at].0, Vec::new());
-            let layer = layers[number as usize].opened(file, shares[at].as_ref(), base.as_ref(), &mut places);
+            let Some(table) = tables[at].lock().ok().and_then(|mut table| table.take()) else { return Ok(()) };
+            let layer = layers[number as usize].opened((file, table), shares[at].as_ref(), base.as_ref(), &mut places);
             let within = |e: Error| e.within(format_args!("layer {number} of {}", file.name()));
             let layer = layer.map_err(within)?;
             if let Ok(mut found) = found[at].lock() {
@@ -152,15 +155,14 @@ impl Session {
 }
 
 impl Layer {
-    /// The layer as a file has it, which is the session's or that of the base. Adds where its things are to `places`.
+    /// The layer as a file's table has it, which is the session's or that of the base. Adds where its things are to `places`.
     pub(super) fn opened(
         &self,
-        file: &ChatFile,
+        (file, table): (&ChatFile, Table),
         share: Option<&Share>,
         base: Option<&BaseUse>,
         places: &mut Vec<Range<u64>>,
     ) -> Result<OpenedLayer> {
-        let table = file.table(self.number)?;
         let is_own = base.is_none_or(|base| !std::ptr::eq(base.file(), file));
         let state = read_state(&table.state)?;
         let lengths = CacheLengths { logical: table.logical, physical: table.physical() };

@@ -118,9 +118,10 @@ impl Session {
         let working = budget.as_ref().map_or(0, |budget| budget.working as u64);
         let mut new = NewState { keeps_sections: *has_chat, working, ..NewState::default() };
         sections.iter().try_for_each(|(name, bytes)| new.put(name, bytes))?;
-        let (mut writer, own) = match (&mut anew, &mut tier.file) {
-            (Some(file), own) => (Writer::new(file, own.as_ref()), None),
-            (None, Some(file)) => (Writer::new(file, None), Some(())),
+        let is_own = anew.is_none();
+        let mut writer = match (&mut anew, &mut tier.file) {
+            (Some(file), own) => Writer::new(file, own.as_ref()),
+            (None, Some(file)) => Writer::new(file, None),
             (None, None) => bail!(Internal, "the file was opened"),
         };
         writer.base = base.as_ref().map(BaseUse::file);
@@ -135,7 +136,7 @@ impl Session {
         let saved = match committed {
             Ok(saved) => saved,
             Err(error) => {
-                if own.is_some() {
+                if is_own {
                     writer.undo();
                 }
                 lost.into_iter().for_each(|(number, found): (usize, _)| layers[number].lose(found, Some(tier)));

@@ -3,56 +3,27 @@
 //! A block is written whole, once, and keeps its place until its tokens are gone. Its heads leave memory once it is there. No
 //! step waits for a write: what the queue has no room for is tried again by a later step.
 
-use crate::attend::{Basis, Block, Blocks, Known, Offloaded, Placed, Shape, SketchWork};
+mod writer;
+
+pub(super) use writer::Sketching;
+
+use crate::attend::{Blocks, Offloaded, Placed};
 use crate::file::{Access, ChatFile};
 use crate::status::{Error, Result, Status, bail};
 use crate::sys::storage::Storage;
-use crate::sys::{self, Condvar, Mutex, Shared, Thread, files, memory};
-use std::collections::VecDeque;
+use crate::sys::{Shared, files, memory};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
+use writer::{Directions, Job, Writer, Written};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a line of codes.
-const LINE: usize = 64;
 /// A save writes a file anew of which more than half is free, from so many free bytes on.
 const LEAST_FREE: u64 = if cfg!(test) { 1 << 12 } else { 1 << 20 };
 /// Blocks that are not tried after a write has failed.
 const REST: u32 = 256;
 /// Most bytes of blocks that are on their way, of a chat without a budget.
 const MOST_WAITING: usize = 4 << 20;
-
-/// The directions that a block is sketched by.
-enum Directions {
-    Known(Shared<Basis>),
-    /// Those of these keys, `[head][token][dim]`, of so many tokens.
-    Of(Vec<f32>, usize),
-}
-
-/// A block on its way to the file.
-struct Job {
-    layer: u32,
-    ticket: u64,
-    storage: Shared<Storage>,
-    offset: u64,
-    shape: Shape,
-    /// The codes of its heads.
-    bytes: Vec<u8>,
-    /// Where each ends.
-    ends: Vec<usize>,
-    directions: Directions,
-}
-
-/// What has become of a block.
-pub(super) struct Written {
-    layer: u32,
-    pub(super) ticket: u64,
-    pub(super) heads: Result<Vec<Option<Known>>>,
-    /// Directions that were chosen.
-    pub(super) basis: Option<Shared<Basis>>,
-}
 
 /// What comes of an attempt to write a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,23 +64,7 @@ impl Tier {
     /// Makes the file, or takes the one that is there. Where that fails [`Self::failure`] is why, and blocks try again.
     /// OUT_OF_MEMORY: nothing was tried.
     pub(super) fn new(path: &str, fingerprint: &[u8], most: Option<u64>, wait: Duration) -> Result<Self> {
-        let (path, fingerprint) = (memory::text(path)?, memory::copied(fingerprint)?);
-        let mut tier = Tier {
-            path,
-            fingerprint,
-            most,
-            wait,
-            file: None,
-            writer: Writer::new()?,
-            most_waiting: MOST_WAITING,
-            ended: Vec::new(),
-            last_ticket: 0,
-            rest: 0,
-            failure: None,
-            written: 0,
-            failed: 0,
-            late: 0,
-        };
+        let mut tier = Tier { most, wait, ..Tier::without_file(memory::text(path)?, fingerprint)? };
         if let Err(error) = tier.opened() {
             tier.failure = Some(error.unless_out_of_memory()?);
         }
@@ -146,9 +101,14 @@ impl Tier {
         self.file.is_none() && self.failure.is_some()
     }
 
-    /// Bytes of blocks that are on their way, and of what is known of the file.
-    pub(super) fn bytes(&self) -> [usize; 2] {
-        [self.writer.bytes(), self.file.as_ref().map_or(0, ChatFile::bytes)]
+    /// Bytes of blocks that are on their way.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.writer.bytes()
+    }
+
+    /// Bytes of memory beside those blocks.
+    pub(super) fn bytes(&self) -> usize {
+        self.file.as_ref().map_or(0, ChatFile::bytes)
     }
 
     /// Begins a new file at a path.
@@ -165,21 +125,27 @@ impl Tier {
     pub(super) fn of(file: ChatFile, path: String, fingerprint: &[u8], before: Option<Tier>) -> Result<Self> {
         let (most, wait) = before.as_ref().map_or((None, Duration::ZERO), |before| (before.most, before.wait));
         let [_, written, failed, late] = before.as_ref().map_or([0; 4], Tier::counts);
+        let file = Some(file);
+        Ok(Tier { most, wait, file, written, failed, late, ..Tier::without_file(path, fingerprint)? })
+    }
+
+    /// One without limits that has written nothing.
+    fn without_file(path: String, fingerprint: &[u8]) -> Result<Self> {
         Ok(Tier {
             path,
             fingerprint: memory::copied(fingerprint)?,
-            most,
-            wait,
-            file: Some(file),
+            most: None,
+            wait: Duration::ZERO,
+            file: None,
             writer: Writer::new()?,
             most_waiting: MOST_WAITING,
             ended: Vec::new(),
             last_ticket: 0,
             rest: 0,
             failure: None,
-            written,
-            failed,
-            late,
+            written: 0,
+            failed: 0,
+            late: 0,
         })
     }
 
@@ -406,216 +372,6 @@ pub(super) fn open_or_create(path: &str, fingerprint: &[u8]) -> Result<ChatFile>
             ChatFile::open(found, Some(fingerprint), Access::Commit)
                 .map_err(|error| error.within(format_args!("{path} exists and is left alone")))
         }
-    }
-}
-
-impl Job {
-    /// Bytes of memory.
-    fn memory(&self) -> usize {
-        let keys = if let Directions::Of(keys, _) = &self.directions { size_of_val(&keys[..]) } else { 0 };
-        self.bytes.len() + keys
-    }
-
-    fn run(self) -> Written {
-        let Job { layer, ticket, .. } = self;
-        let mut work = Sketching::default();
-        let mut basis = None;
-        let heads = self.directions(&mut basis).and_then(|directions| {
-            let heads = work.heads(self.shape, (&self.bytes, &self.ends), &directions)?;
-            self.storage.write_at(self.offset, &self.bytes)?;
-            Ok(heads)
-        });
-        Written { layer, ticket, heads, basis }
-    }
-
-    /// The directions of sketches; `chosen` has those that are new.
-    fn directions(&self, chosen: &mut Option<Shared<Basis>>) -> Result<Shared<Basis>> {
-        match &self.directions {
-            Directions::Known(basis) => Ok(basis.clone()),
-            Directions::Of(keys, tokens) => {
-                let learnt = Basis::learn(keys, *tokens, self.ends.len(), self.shape.dims)?;
-                Ok(chosen.insert(Shared::new(learnt)?).clone())
-            }
-        }
-    }
-}
-
-impl Sketching {
-    /// What is known in the file of the heads of a block, whose codes are these bytes, and where each ends.
-    pub(super) fn heads(
-        &mut self,
-        shape: Shape,
-        (bytes, ends): (&[u8], &[usize]),
-        basis: &Basis,
-    ) -> Result<Vec<Option<Known>>> {
-        let (mut heads, mut begin) = (Vec::new(), 0);
-        memory::reserve(&mut heads, ends.len())?;
-        for (head, (end, codes)) in ends.iter().zip(self.block.heads_mut(ends.len())?).enumerate() {
-            let bytes = &bytes[begin..*end];
-            codes.read(shape, bytes)?;
-            let first = (begin / LINE) as u32;
-            let offloaded = match bytes.is_empty() {
-                true => None,
-                false => Some(Offloaded::new(&codes.view(shape), (first, bytes), (basis, head), &mut self.sketches)?),
-            };
-            memory::push(&mut heads, offloaded)?;
-            begin = *end;
-        }
-        Ok(heads)
-    }
-}
-
-/// Working memory of sketches of blocks.
-#[derive(Default)]
-pub(super) struct Sketching {
-    block: Block,
-    sketches: SketchWork,
-}
-
-/// The thread of a file. It starts with the first block and sleeps while there is none.
-struct Writer {
-    inbox: Shared<Inbox>,
-    thread: Option<Thread>,
-    process: u32,
-    /// Jobs run in the calls that queue them, for tests that count steps.
-    #[cfg(test)]
-    runs_inline: bool,
-}
-
-struct Inbox {
-    books: Mutex<Books>,
-    news: Condvar,
-}
-
-#[derive(Default)]
-struct Books {
-    jobs: VecDeque<Job>,
-    /// Bytes of jobs, that of the thread included.
-    bytes: usize,
-    is_busy: bool,
-    /// Has room for all jobs.
-    ended: Vec<Written>,
-    closes: bool,
-}
-
-impl Writer {
-    fn new() -> Result<Self> {
-        let inbox = Shared::new(Inbox { books: Mutex::default(), news: Condvar::new() })?;
-        Ok(Writer {
-            inbox,
-            thread: None,
-            process: sys::process(),
-            #[cfg(test)]
-            runs_inline: true,
-        })
-    }
-
-    fn bytes(&self) -> usize {
-        self.inbox.books.lock().map_or(0, |books| books.bytes)
-    }
-
-    /// Queues a job. Where no thread can be started it runs now.
-    fn push(&mut self, job: Job) -> Result<()> {
-        #[cfg(test)]
-        let threads = !self.runs_inline;
-        #[cfg(not(test))]
-        let threads = true;
-        if threads && self.thread.is_none() {
-            let inbox = self.inbox.clone();
-            self.thread = Thread::start(c"mnnkv-file", move || inbox.serve()).ok();
-        }
-        let mut books = self.inbox.books()?;
-        memory::reserve_deque(&mut books.jobs, 1)?;
-        let waiting = books.jobs.len() + usize::from(books.is_busy) + 1;
-        memory::reserve_amortized(&mut books.ended, waiting)?;
-        books.bytes += job.memory();
-        #[expect(clippy::disallowed_methods, reason = "room is reserved")]
-        books.jobs.push_back(job);
-        drop(books);
-        match &self.thread {
-            Some(_) => self.inbox.news.notify_all(),
-            None => while self.inbox.run_next()? {},
-        }
-        Ok(())
-    }
-
-    /// Takes what has ended.
-    fn take(&self, to: &mut Vec<Written>) -> Result<()> {
-        let mut books = self.inbox.books()?;
-        if books.ended.is_empty() {
-            return Ok(());
-        }
-        memory::reserve_amortized(to, books.ended.len())?;
-        #[expect(clippy::disallowed_methods, reason = "room is reserved")]
-        to.append(&mut books.ended);
-        Ok(())
-    }
-
-    fn drain(&self) -> Result<()> {
-        let mut books = self.inbox.books()?;
-        while self.thread.is_some() && (books.is_busy || !books.jobs.is_empty()) {
-            books = self.inbox.news.wait(books).map_err(|_| Error::out_of_service("the writer of the file"))?;
-        }
-        Ok(())
-    }
-}
-
-impl Inbox {
-    fn books(&self) -> Result<sys::MutexGuard<'_, Books>> {
-        self.books.lock().map_err(|_| Error::out_of_service("the writer of the file"))
-    }
-
-    /// Runs a job, if there is one.
-    fn run_next(&self) -> Result<bool> {
-        let mut books = self.books()?;
-        let Some(job) = books.jobs.pop_front() else { return Ok(false) };
-        books.is_busy = true;
-        drop(books);
-        let (layer, ticket, bytes) = (job.layer, job.ticket, job.memory());
-        let written = catch_unwind(AssertUnwindSafe(|| job.run())).unwrap_or_else(|_| Written {
-            layer,
-            ticket,
-            heads: Err(Error::out_of_service("the writer of the file")),
-            basis: None,
-        });
-        let mut books = self.books()?;
-        (books.is_busy, books.bytes) = (false, books.bytes - bytes);
-        #[expect(clippy::disallowed_methods, reason = "Writer::push has made room")]
-        books.ended.push(written);
-        drop(books);
-        self.news.notify_all();
-        Ok(true)
-    }
-
-    /// Runs jobs until the writer closes.
-    fn serve(&self) {
-        loop {
-            while self.run_next().unwrap_or(false) {}
-            let Ok(mut books) = self.books() else { return };
-            while books.jobs.is_empty() {
-                if books.closes {
-                    return;
-                }
-                match self.news.wait(books) {
-                    Ok(again) => books = again,
-                    Err(_) => return,
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // A child of a fork has not its parent's thread, which may hold the lock.
-        let Some(thread) = self.thread.take().filter(|_| self.process == sys::process()) else { return };
-        if let Ok(mut books) = self.inbox.books.lock() {
-            books.closes = true;
-            // What is not written yet is of a chat that ends.
-            books.jobs.clear();
-        }
-        self.inbox.news.notify_all();
-        thread.join();
     }
 }
 
