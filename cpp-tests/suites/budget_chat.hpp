@@ -255,6 +255,7 @@ public:
     }
 
     std::vector<float>& queries(std::uint32_t layer) { return queries_[layer]; }
+    const std::vector<float>& output(std::uint32_t layer) const { return outputs_[layer]; }
 
     mnnkv::session session;
     /// What the last begin has said.

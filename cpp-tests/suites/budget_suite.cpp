@@ -164,6 +164,23 @@ TEST_F(BudgetFile, ATokenInTheFileIsFoundByTheQueryThatAsksForIt) {
     EXPECT_GT(chat.memory("returned"), 0u) << "what is used comes back";
 }
 
+TEST_F(BudgetFile, WhichBlocksLeaveDependsOnTheChatAlone) {
+    Chat chat(with_file(small, path_)), other(with_file(small, path_ + "2"));
+    for (int at = 0; at < 160; ++at) {
+        const std::uint32_t rows = at % 10 == 0 ? chunk : at % 10 == 5 ? 20 : 1;
+        const int wanted = at % 3 == 0 ? 20 * at : -1;
+        for (Chat* one : {&chat, &other}) {
+            ASSERT_NO_FATAL_FAILURE(one->step(rows, wanted));
+        }
+        for (std::uint32_t layer = 0; layer < layers; ++layer) {
+            const std::vector<float>&mine = chat.output(layer), &theirs = other.output(layer);
+            ASSERT_EQ(std::memcmp(mine.data(), theirs.data(), mine.size() * sizeof(float)), 0) << "step " << at;
+        }
+    }
+    EXPECT_GT(chat.memory("reads"), 0u);
+    EXPECT_EQ(chat.memory("late_writes"), 0u);
+}
+
 TEST_F(BudgetFile, WhatCannotBeItsFileIsLeftAloneAndTokensAreDropped) {
     {
         SCOPED_TRACE("a folder");

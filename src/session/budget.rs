@@ -149,7 +149,7 @@ numbers! {
     count returned: "heads of blocks that came back to stay",
     bytes written_bytes: "written to the file",
     count failed_writes: "writes that failed, or had no room in kv_memory_file_mb",
-    count late_writes: "begins and ends of layers after which blocks were in memory still, since the file had them not yet",
+    count late_writes: "begins and ends of layers that did not wait for all blocks on their way to the file",
     count failed_reads: "reads that failed",
     count lost: "heads of blocks that the file had no more",
     count over_steps: "steps of up to 16 tokens that ended above the share of their layer; a chunk of more may",

@@ -85,6 +85,7 @@ impl Session {
 
     fn save_state(&self, state: &mut State, path: Option<&str>, caches: &mut [LayerCache<'_>]) -> Result<u64> {
         state.finish_writes()?;
+        let working = self.fit_working(state)? as u64;
         let other = match (&mut state.tier, path) {
             (None, None) => {
                 bail!(InvalidArgument, "the chat has no file: path, or kv_memory_file, says where it is to be")
@@ -95,7 +96,7 @@ impl Session {
             }
             (Some(tier), path) => path.filter(|path| *path != tier.path()),
         };
-        let State { layers, store, tier: Some(tier), sections, has_chat, base, budget, .. } = &mut *state else {
+        let State { layers, store, tier: Some(tier), sections, has_chat, base, .. } = &mut *state else {
             bail!(Internal, "a chat that is saved has a file");
         };
         for (layer, (cache, kv_len)) in layers.iter_mut().zip(&mut *caches) {
@@ -115,7 +116,6 @@ impl Session {
             Some(path) => Some(ChatFile::create(Storage::create(Path::new(path))?, &self.fingerprint)?),
             None => tier.anew()?,
         };
-        let working = budget.as_ref().map_or(0, |budget| budget.working as u64);
         let mut new = NewState { keeps_sections: *has_chat, working, ..NewState::default() };
         sections.iter().try_for_each(|(name, bytes)| new.put(name, bytes))?;
         let is_own = anew.is_none();

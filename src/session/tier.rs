@@ -1,7 +1,7 @@
 //! The tier below memory: the chat file of a session, and the thread that writes blocks to it.
 //!
-//! A block is written whole, once, and keeps its place until its tokens are gone. Its heads leave memory once it is there. No
-//! step waits for a write: what the queue has no room for is tried again by a later step.
+//! A block is written whole, once, and keeps its place until its tokens are gone. Its heads leave memory once it is there. A
+//! step waits for a write as long as for a read at most: what the queue has no room for then is tried again by a later one.
 
 mod writer;
 
@@ -229,7 +229,7 @@ impl Tier {
     }
 
     fn try_write(&mut self, layer: u32, blocks: &mut Blocks, block: u32) -> Result<Taken> {
-        if self.writer.bytes() >= self.most_waiting {
+        if !self.has_room() {
             return Ok(Taken::Later);
         }
         let directions = match &blocks.basis {
@@ -265,6 +265,16 @@ impl Tier {
     /// A block stays in memory since it is not in the file yet.
     pub(super) fn see_late(&mut self) {
         self.late += 1;
+    }
+
+    /// Whether the queue takes a block.
+    pub(super) fn has_room(&self) -> bool {
+        self.writer.bytes() < self.most_waiting
+    }
+
+    /// Whether nothing is on its way, and all that has ended is taken note of.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ended.is_empty() && self.writer.is_idle()
     }
 
     /// Takes note of the writes of a layer that have ended.

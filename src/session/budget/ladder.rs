@@ -8,7 +8,7 @@ use crate::session::tokens::{CacheLengths, Runs, Tokens};
 use crate::status::{Error, Result, Status};
 use crate::sys::memory;
 use std::cmp::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Blocks of a layer, beside those of the next step's tokens, for which others are in the file in time.
 const AHEAD: usize = 2;
@@ -36,10 +36,10 @@ pub(in crate::session) struct Ladder {
     is_over: bool,
     /// Why the first read failed.
     failure: Option<Error>,
-    /// Blocks did not leave since the file has them not yet.
+    /// The begin or the end has not waited for all that is on its way to the file.
     waits: bool,
-    /// The longest wait for the file in a begin or an end.
-    patience: Duration,
+    /// When the begin or the end waits for the file no longer.
+    deadline: Option<Instant>,
 }
 
 /// Whether blocks may be dropped that the file does not take.
@@ -151,23 +151,19 @@ impl Ladder {
     ) {
         let bytes = |arrived: &Arrived| arrived.codes.bytes().len();
         self.waits = false;
+        if let Some(tier) = tier.as_deref_mut() {
+            // Where memory is refused the next step takes note.
+            let _ = self.settle(blocks, tier);
+        }
         // Those that leave make room first: their memory need not go back to the system and come again.
         let room = most.saturating_sub(arrived.iter().map(bytes).sum());
         if blocks.bytes() > room {
             // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
             let fixed = blocks.other_bytes() - blocks.sketch_bytes();
             self.fit_sketches(blocks, arrived, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
-            let deadline = Instant::now() + self.patience;
-            loop {
-                self.waits = false;
-                // A head drops nothing while others have blocks that may go to the file, nor to make room for those that come back.
-                for (most, drops) in [(most, Drops::Refused), (most, Drops::Allowed), (room, Drops::Refused)] {
-                    self.fit_codes(blocks, most, drops, pins, tier.as_deref_mut());
-                }
-                // The step has what time its rows have to wait for the file.
-                if !self.waits || blocks.bytes() <= most || !attend::pause(deadline, &mut self.reads) {
-                    break;
-                }
+            // A head drops nothing while others have blocks that may go to the file, nor to make room for those that come back.
+            for (most, drops) in [(most, Drops::Refused), (most, Drops::Allowed), (room, Drops::Refused)] {
+                self.fit_codes(blocks, most, drops, pins, tier.as_deref_mut());
             }
         }
         for arrived in arrived {
@@ -182,10 +178,42 @@ impl Ladder {
             }
         }
         blocks.give_back();
-        if let Some(tier) = tier.as_deref_mut().filter(|_| self.waits && blocks.bytes() > most) {
+        if let Some(tier) = tier.as_deref_mut().filter(|_| self.waits) {
             tier.see_late();
         }
         self.remove_gone(blocks, tier);
+    }
+
+    /// Takes note of the writes of the layer that have ended, and waits for the others while the step may: what leaves memory
+    /// depends on the chat alone then, not on the speed of a disk.
+    fn settle(&mut self, blocks: &mut Blocks, tier: &mut Tier) -> Result<()> {
+        loop {
+            tier.collect(self.number, blocks)?;
+            let is_waiting = !tier.is_idle() && blocks.list().iter().any(|placed| placed.ticket > 0);
+            if !is_waiting {
+                return Ok(());
+            }
+            if !self.pause() {
+                self.waits = true;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits a moment for the file; false where the step may wait no longer.
+    fn pause(&mut self) -> bool {
+        self.deadline.is_some_and(|deadline| attend::pause(deadline, &mut self.reads))
+    }
+
+    /// Queues a block, once the queue has room.
+    fn write(&mut self, blocks: &mut Blocks, block: u32, tier: &mut Tier) -> Result<Taken> {
+        loop {
+            let taken = tier.write(self.number, blocks, block)?;
+            if taken != Taken::Later || !self.pause() {
+                return Ok(taken);
+            }
+            tier.collect(self.number, blocks)?;
+        }
     }
 
     /// Queues blocks of the least score to be written, so that each head has some that can leave once so many more tokens come
@@ -210,6 +238,8 @@ impl Ladder {
                 continue;
             }
             for at in worst(blocks, here.copied().filter(|at| is_new(blocks, at)), head, missing, pins)? {
+                // What has ended waits for the next step, which has room for its sketches.
+                while !tier.has_room() && self.pause() {}
                 if tier.write(self.number, blocks, at)? != Taken::Queued {
                     return Ok(());
                 }
@@ -265,9 +295,13 @@ impl Ladder {
                 return;
             }
             let count = (blocks.bytes() - most).div_ceil((codes / cells).max(1)).div_ceil(heads);
+            // Nothing leaves for want of memory.
+            let Ok(are_coming) = tier.as_deref_mut().map_or(Ok(false), |tier| self.queue(blocks, count, pins, tier))
+            else {
+                return;
+            };
             for head in 0..heads {
-                // Nothing leaves for want of memory.
-                if self.leave(blocks, (head, count), drops, pins, tier.as_deref_mut()).is_err() {
+                if self.leave(blocks, (head, count), drops, pins, are_coming).is_err() {
                     return;
                 }
             }
@@ -277,35 +311,41 @@ impl Ladder {
         }
     }
 
-    /// Lets so many blocks of a head leave, as far as `drops` allows.
+    /// Queues so many blocks of each head that are to leave and that the file does not have, and waits for them while the step
+    /// may. Returns whether the file takes them.
+    fn queue(&mut self, blocks: &mut Blocks, count: usize, pins: &Runs, tier: &mut Tier) -> Result<bool> {
+        let mut takes = true;
+        for head in 0..blocks.heads() {
+            for block in worst(blocks, blocks.here(head).iter().copied(), head, count, pins)? {
+                if self.is_damaged() {
+                    self.check_copies(blocks, block, tier)?;
+                }
+                // A block is written once: a second time its heads that are in the file alone would be lost.
+                if blocks.list()[block as usize].place.is_none() {
+                    takes &= self.write(blocks, block, tier)? != Taken::Refused;
+                }
+            }
+        }
+        self.settle(blocks, tier)?;
+        Ok(takes)
+    }
+
+    /// Lets so many blocks of a head leave, as far as `drops` allows. are_coming: those that are not in the file will be.
     fn leave(
         &mut self,
         blocks: &mut Blocks,
         (head, count): (usize, usize),
         drops: Drops,
         pins: &Runs,
-        mut tier: Option<&mut Tier>,
+        are_coming: bool,
     ) -> Result<()> {
         let worst = worst(blocks, blocks.here(head).iter().copied(), head, count, pins)?;
         // Those of the file, which may go in place of others.
         let mut stored = None;
-        let number = self.number;
         for block in worst {
             if !blocks.cell(block, head).is_here() {
                 // It went in the place of another.
                 continue;
-            }
-            if let (true, Some(tier)) = (self.is_damaged(), tier.as_deref_mut()) {
-                self.check_copies(blocks, block, tier)?;
-            }
-            // A block is written once: a second time its heads that are in the file alone would be lost.
-            let mut is_coming = false;
-            if let Some(tier) = tier.as_deref_mut() {
-                if blocks.list()[block as usize].place.is_none() {
-                    is_coming = tier.write(number, blocks, block)? != Taken::Refused;
-                }
-                tier.collect(number, blocks)?;
-                is_coming |= blocks.list()[block as usize].ticket > 0;
             }
             if blocks.cell(block, head).offloaded.is_some() {
                 blocks.leave(block, head);
@@ -321,7 +361,7 @@ impl Ladder {
             };
             match stored.find(may_leave) {
                 Some(other) => blocks.leave(other, head),
-                None if is_coming => self.waits = true,
+                None if are_coming => self.waits = true,
                 None if drops == Drops::Refused => break,
                 None => {
                     blocks.leave(block, head);
@@ -369,14 +409,17 @@ impl Ladder {
 
 impl Layer {
     /// Takes what a step has found, and lets the least wanted blocks leave until the layer holds its share beside so many raw
-    /// tokens.
+    /// tokens. Waits for the file while the rows of the step may.
     pub(in crate::session) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, tier: Option<&mut Tier>) {
+        let rows = self.last_step.max(1);
         let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return };
         let blocks = &mut step.tokens.blocks;
-        quant.ladder.patience = tier.as_ref().map_or(Duration::ZERO, |tier| tier.wait() * self.last_step.max(1));
         let arrived = quant.ladder.see(blocks, step.round.all_found());
         // Where the step was refused memory, nothing leaves to make room for tokens that the next one quantises.
         if let Some(share) = share.filter(|_| !quant.is_short()) {
+            if let Some(tier) = &tier {
+                quant.ladder.deadline = Some(Instant::now() + tier.wait() * rows);
+            }
             quant.ladder.fit(blocks, &arrived, share.for_blocks(raw_tokens), &self.pins, tier);
         }
     }
@@ -393,6 +436,7 @@ impl Layer {
     /// refused for is written later.
     pub(in crate::session) fn write_ahead(&mut self, share: Option<&Share>, raw_tokens: u32, tier: Option<&mut Tier>) {
         let (Some(share), Some(tier), Some(quant)) = (share, tier, &mut self.quant) else { return };
+        quant.ladder.deadline = Some(Instant::now() + tier.wait() * self.last_step.max(1));
         if let Some(step) = self.step.get_mut() {
             let most = share.for_blocks(raw_tokens);
             let _ = quant.ladder.write_ahead(&mut step.tokens.blocks, (self.last_step, most), &self.pins, tier);

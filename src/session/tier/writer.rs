@@ -145,6 +145,11 @@ impl Writer {
         self.inbox.books.lock().map_or(0, |books| books.bytes)
     }
 
+    /// Whether no job is on its way, nor one that has ended to be taken.
+    pub(super) fn is_idle(&self) -> bool {
+        self.inbox.books.lock().is_ok_and(|books| books.bytes == 0 && books.ended.is_empty())
+    }
+
     /// Queues a job. Where no thread can be started it runs now.
     pub(super) fn push(&mut self, job: Job) -> Result<()> {
         #[cfg(test)]
