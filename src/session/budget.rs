@@ -264,12 +264,12 @@ impl Budget {
     }
 }
 
-/// The room for so much working memory in a budget: twice as much where that is a small part, since what leaves memory is not to
-/// depend on how lists have grown.
+/// The room for so much working memory in a budget: twice as much and more, up to its greatest part, since what leaves memory is
+/// not to depend on how lists have grown, and which thread had which part of a step.
 pub(super) fn room(budget: u64, working: usize) -> usize {
     let step = (budget / WORKING_STEP).max(1) as usize;
-    let is_small = 2 * working as u64 <= budget / WORKING_PART;
-    step * if is_small { (2 * working).div_ceil(step).next_power_of_two() } else { working.div_ceil(step) }
+    let twice = step * (2 * working).div_ceil(step).next_power_of_two();
+    twice.min((budget / WORKING_PART) as usize).max(working)
 }
 
 /// Tokens of a step that are a prompt's chunk: they leave in the next begin, and nothing is dropped to make room for them.

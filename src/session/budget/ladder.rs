@@ -161,9 +161,13 @@ impl Ladder {
             // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
             let fixed = blocks.other_bytes() - blocks.sketch_bytes();
             self.fit_sketches(blocks, arrived, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
-            // A head drops nothing while others have blocks that may go to the file, nor to make room for those that come back.
-            for (most, drops) in [(most, Drops::Refused), (most, Drops::Allowed), (room, Drops::Refused)] {
+            // A head drops nothing while others have blocks that may go to the file.
+            for drops in [Drops::Refused, Drops::Allowed] {
                 self.fit_codes(blocks, most, drops, pins, tier.as_deref_mut());
+            }
+            if let Some(tier) = tier.as_deref_mut() {
+                // Nothing comes back for want of memory.
+                let _ = self.make_room(blocks, room, pins, tier);
             }
         }
         for arrived in arrived {
@@ -217,35 +221,37 @@ impl Ladder {
     }
 
     /// Queues blocks of the least score to be written, so that each head has some that can leave once so many more tokens come
-    /// and all may take `most` bytes.
+    /// and all may take `most` bytes; and each head in turn one more, so that low scores make room for what comes back.
     fn write_ahead(
         &mut self,
-        blocks: &mut Blocks,
+        tokens: &mut Tokens,
         (coming, most): (u32, usize),
         pins: &Runs,
         tier: &mut Tier,
     ) -> Result<()> {
+        let (turn, blocks) = (tokens.lengths.logical as usize, &mut tokens.blocks);
         let (heads, block) = (blocks.heads(), Blocks::block_bytes(blocks.shape(), blocks.heads()));
         let more = (coming as usize / BLOCK + AHEAD) * block;
         let wanted = (blocks.bytes() + more).saturating_sub(most).div_ceil(block.max(1));
         for head in (0..heads).filter(|_| wanted > 0) {
-            let is_new = |blocks: &Blocks, at: &u32| {
-                blocks.cell(*at, head).offloaded.is_none() && blocks.list()[*at as usize].place.is_none()
+            let is_new = |block: &u32| {
+                blocks.cell(*block, head).offloaded.is_none() && blocks.list()[*block as usize].place.is_none()
             };
-            let here = blocks.here(head).iter();
-            let missing = wanted.saturating_sub(here.clone().filter(|at| !is_new(blocks, at)).count());
-            if missing == 0 {
-                continue;
-            }
-            for at in worst(blocks, here.copied().filter(|at| is_new(blocks, at)), head, missing, pins)? {
-                // What has ended waits for the next step, which has room for its sketches.
-                while !tier.has_room() && self.pause() {}
-                if tier.write(self.number, blocks, at)? != Taken::Queued {
+            let new = blocks.here(head).iter().copied().filter(is_new);
+            let missing = wanted.saturating_sub(stored(blocks, head).count()).max(usize::from(turn % heads == head));
+            for block in worst(blocks, new, head, missing, pins)? {
+                if !self.write_soon(blocks, block, tier)? {
                     return Ok(());
                 }
             }
         }
         Ok(())
+    }
+
+    /// Queues a block, once the queue has room. What has ended waits for the next step, which has room for its sketches.
+    fn write_soon(&mut self, blocks: &mut Blocks, block: u32, tier: &mut Tier) -> Result<bool> {
+        while !tier.has_room() && self.pause() {}
+        Ok(tier.write(self.number, blocks, block)? == Taken::Queued)
     }
 
     /// Removes the blocks of which no head is left.
@@ -288,19 +294,14 @@ impl Ladder {
     /// Moves blocks to the file, or drops them, until all take `most` bytes. Each head gives the same number of blocks: what a
     /// block is worth compares within a head. In place of a block that the file does not take, one goes that it has already.
     fn fit_codes(&mut self, blocks: &mut Blocks, most: usize, drops: Drops, pins: &Runs, mut tier: Option<&mut Tier>) {
-        let heads = blocks.heads();
-        while blocks.bytes() > most {
-            let (cells, codes) = (blocks.cells_here(), blocks.code_bytes());
-            if cells == 0 || codes == 0 {
-                return;
-            }
-            let count = (blocks.bytes() - most).div_ceil((codes / cells).max(1)).div_ceil(heads);
+        while let Some(count) = above(blocks, most) {
+            let cells = blocks.cells_here();
             // Nothing leaves for want of memory.
             let Ok(are_coming) = tier.as_deref_mut().map_or(Ok(false), |tier| self.queue(blocks, count, pins, tier))
             else {
                 return;
             };
-            for head in 0..heads {
+            for head in 0..blocks.heads() {
                 if self.leave(blocks, (head, count), drops, pins, are_coming).is_err() {
                     return;
                 }
@@ -309,6 +310,27 @@ impl Ladder {
                 return;
             }
         }
+    }
+
+    /// Lets blocks leave that the file has, so that others come back: none is written, waited for or dropped for them.
+    fn make_room(&mut self, blocks: &mut Blocks, most: usize, pins: &Runs, tier: &mut Tier) -> Result<()> {
+        while let Some(count) = above(blocks, most) {
+            let cells = blocks.cells_here();
+            for head in 0..blocks.heads() {
+                for block in worst(blocks, stored(blocks, head), head, count, pins)? {
+                    if self.is_damaged() {
+                        self.check_copies(blocks, block, tier)?;
+                    }
+                    if blocks.cell(block, head).offloaded.is_some() {
+                        blocks.leave(block, head);
+                    }
+                }
+            }
+            if blocks.cells_here() == cells {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Queues so many blocks of each head that are to leave and that the file does not have, and waits for them while the step
@@ -339,10 +361,9 @@ impl Ladder {
         pins: &Runs,
         are_coming: bool,
     ) -> Result<()> {
-        let worst = worst(blocks, blocks.here(head).iter().copied(), head, count, pins)?;
         // Those of the file, which may go in place of others.
-        let mut stored = None;
-        for block in worst {
+        let mut others = None;
+        for block in worst(blocks, blocks.here(head).iter().copied(), head, count, pins)? {
             if !blocks.cell(block, head).is_here() {
                 // It went in the place of another.
                 continue;
@@ -351,15 +372,19 @@ impl Ladder {
                 blocks.leave(block, head);
                 continue;
             }
-            let stored = match &mut stored {
-                Some(stored) => stored,
-                None => stored.insert(stored_blocks(blocks, head, pins)?.into_iter()),
+            let others = match &mut others {
+                Some(others) => others,
+                None => {
+                    let mut all = worst(blocks, stored(blocks, head), head, usize::MAX, pins)?;
+                    all.sort_unstable_by(|a, b| order(blocks, head, a, b));
+                    others.insert(all.into_iter())
+                }
             };
             let may_leave = |other: &u32| {
                 let cell = blocks.cell(*other, head);
                 cell.is_here() && cell.offloaded.is_some()
             };
-            match stored.find(may_leave) {
+            match others.find(may_leave) {
                 Some(other) => blocks.leave(other, head),
                 None if are_coming => self.waits = true,
                 None if drops == Drops::Refused => break,
@@ -439,7 +464,7 @@ impl Layer {
         quant.ladder.deadline = Some(Instant::now() + tier.wait() * self.last_step.max(1));
         if let Some(step) = self.step.get_mut() {
             let most = share.for_blocks(raw_tokens);
-            let _ = quant.ladder.write_ahead(&mut step.tokens.blocks, (self.last_step, most), &self.pins, tier);
+            let _ = quant.ladder.write_ahead(&mut step.tokens, (self.last_step, most), &self.pins, tier);
         }
     }
 
@@ -502,12 +527,16 @@ fn worst(
     Ok(worst)
 }
 
-/// The blocks of a head in memory that the file has, too, the least score first.
-fn stored_blocks(blocks: &Blocks, head: usize, pins: &Runs) -> Result<Vec<u32>> {
-    let stored = blocks.here(head).iter().copied().filter(|block| blocks.cell(*block, head).offloaded.is_some());
-    let mut stored = worst(blocks, stored, head, usize::MAX, pins)?;
-    stored.sort_unstable_by(|a, b| order(blocks, head, a, b));
-    Ok(stored)
+/// The blocks of a head in memory that the file has, too.
+fn stored(blocks: &Blocks, head: usize) -> impl Iterator<Item = u32> {
+    blocks.here(head).iter().copied().filter(move |block| blocks.cell(*block, head).offloaded.is_some())
+}
+
+/// How many blocks of each head are to leave until all take `most` bytes; `None`: they do, or none is in memory.
+fn above(blocks: &Blocks, most: usize) -> Option<usize> {
+    let (cells, codes) = (blocks.cells_here(), blocks.code_bytes());
+    let is_above = blocks.bytes() > most && cells > 0 && codes > 0;
+    is_above.then(|| (blocks.bytes() - most).div_ceil((codes / cells).max(1)).div_ceil(blocks.heads()))
 }
 
 /// By score, blocks of the same one by age.
