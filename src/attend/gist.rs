@@ -20,7 +20,7 @@ use std::ops::Range;
 const SETS: usize = 4;
 /// Times that sets are chosen anew around their means.
 const ROUNDS: usize = 2;
-/// Blocks whose gists are in a tile: every so many-th of the numbers that so many tiles have.
+/// Blocks whose gists are in a tile.
 pub(super) const BLOCKS: usize = LANES / SETS;
 
 /// A key along the directions.
@@ -60,7 +60,7 @@ const EMPTY: Tile = Tile {
 /// The gists of all blocks, by their numbers; those of which the file has nothing are of no use.
 #[derive(Debug)]
 pub(super) struct Gists {
-    /// Of each head; see [`Gists::place`].
+    /// Of each head.
     tiles: Vec<Vec<Tile>>,
 }
 
@@ -84,7 +84,7 @@ impl Gists {
             memory::push(&mut self.tiles, Vec::new())?;
         }
         for tiles in &mut self.tiles {
-            let more = (blocks.div_ceil(BLOCKS * BLOCKS) * BLOCKS).saturating_sub(tiles.len());
+            let more = blocks.div_ceil(BLOCKS).saturating_sub(tiles.len());
             memory::reserve(tiles, more)?;
             #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
             tiles.extend(std::iter::repeat_n(EMPTY, more));
@@ -92,10 +92,10 @@ impl Gists {
         Ok(())
     }
 
-    /// The tile of a block, and its lanes there. Neighbours are in different tiles, as they are in different pieces of a step.
+    /// The tile of a block, and its lanes there.
     fn place(block: usize) -> (usize, Range<usize>) {
-        let (tiles, at) = (block / (BLOCKS * BLOCKS) * BLOCKS, block % (BLOCKS * BLOCKS));
-        (tiles + at % BLOCKS, at / BLOCKS * SETS..(at / BLOCKS + 1) * SETS)
+        let at = block % BLOCKS;
+        (block / BLOCKS, at * SETS..(at + 1) * SETS)
     }
 
     /// Sets the gist of a head of a block, for which there is room.
@@ -134,7 +134,7 @@ impl Gists {
         let (tile, lanes) = Gists::place(block as usize);
         if last.tile != Some(tile) {
             let tiles = self.tiles.get(head).map_or(&[][..], Vec::as_slice);
-            if let Some(next) = tiles.get(tile + BLOCKS) {
+            if let Some(next) = tiles.get(tile + 1) {
                 prefetch(next.means.codes.as_flattened());
                 prefetch(next.reaches.as_flattened());
             }

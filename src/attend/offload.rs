@@ -140,6 +140,8 @@ pub(super) struct Wanted {
     pub(super) head: usize,
     /// The log of its share.
     pub(super) share: f32,
+    /// The piece that folds it.
+    pub(super) piece: usize,
 }
 
 /// Reads of a step.
@@ -169,8 +171,9 @@ pub(super) enum Read {
 /// Working memory of a part.
 #[derive(Default)]
 pub(super) struct ReadWork {
+    /// What is chosen of a head.
     pub(super) wanted: Vec<Wanted>,
-    /// What is read, of all pieces in turn.
+    /// What the part reads, of all its pieces in turn.
     pub(super) chosen: Vec<Wanted>,
     /// The next of `chosen`.
     pub(super) next: usize,
@@ -189,6 +192,12 @@ impl ReadWork {
         (self.next, self.are_asked) = (0, false);
     }
 
+    /// The part reads every so many-th of the chosen blocks of a head, in a piece.
+    pub(super) fn take(&mut self, piece: usize, pieces: usize) -> Result<()> {
+        let mut own = self.wanted.iter().skip(piece).step_by(pieces);
+        own.try_for_each(|wanted| memory::push(&mut self.chosen, Wanted { piece, ..*wanted }))
+    }
+
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         (self.wanted.capacity() + self.chosen.capacity()) * size_of::<Wanted>()
@@ -198,13 +207,12 @@ impl ReadWork {
 }
 
 impl Source<'_> {
-    /// The blocks of a head that a few rows want, of the `first` of `step` pieces. `queries` are the vectors of the head,
+    /// The blocks of a head that a few rows want. `queries` are the vectors of the head,
     /// already times the factor of logits; each comes with the log of what it has summed so far.
     pub(super) fn choose(
         &self,
         blocks: &Blocks,
         head: usize,
-        piece: (usize, usize),
         queries: impl Iterator<Item = (f32, impl AsRef<[f32]>)>,
         work: &mut ReadWork,
     ) -> Result<()> {
@@ -213,9 +221,8 @@ impl Source<'_> {
             work.rows.push(sketch::row(query.as_ref(), self.basis, head), log_sum)?;
         }
         // Tests compare with a model that has every block.
-        // One more than its share: the best may be in one piece.
-        let most = most_reads(blocks.list().len(), blocks.here(head).len()).div_ceil(piece.1) + 1;
-        choose_most(blocks, head, piece, if cfg!(test) { usize::MAX } else { most }, work)
+        let most = most_reads(blocks.list().len(), blocks.here(head).len());
+        choose_most(blocks, head, if cfg!(test) { usize::MAX } else { most }, work)
     }
 
     /// Asks the system for a head of a block.
@@ -243,24 +250,15 @@ impl Source<'_> {
     }
 }
 
-/// Chooses so many blocks of a piece of a head at most.
-pub(super) fn choose_most(
-    blocks: &Blocks,
-    head: usize,
-    (first, step): (usize, usize),
-    most: usize,
-    work: &mut ReadWork,
-) -> Result<()> {
+/// Chooses so many blocks of a head at most.
+pub(super) fn choose_most(blocks: &Blocks, head: usize, most: usize, work: &mut ReadWork) -> Result<()> {
     let ReadWork { wanted, rows, .. } = work;
-    // Neighbours are of different pieces: what a query asks for may be in both.
-    debug_assert!(step.is_power_of_two());
-    let own = || blocks.away(head).iter().filter(|block| **block as usize & (step - 1) == first);
-    let (count, looks) = (own().count(), most.saturating_mul(LOOKS).max(LEAST_LOOKS / step));
-    memory::cleared(wanted, count)?;
+    let (away, looks) = (blocks.away(head), most.saturating_mul(LOOKS).max(LEAST_LOOKS));
+    memory::cleared(wanted, away.len())?;
     let mut promises = Promises::default();
-    for &block in own() {
-        let share = if count > looks { blocks.gists.promise(block, head, rows, &mut promises) } else { 0.0 };
-        memory::push(wanted, Wanted { block, head, share })?;
+    for &block in away {
+        let share = if away.len() > looks { blocks.gists.promise(block, head, rows, &mut promises) } else { 0.0 };
+        memory::push(wanted, Wanted { block, head, share, piece: 0 })?;
     }
     keep_best(wanted, looks);
     let sketch = |wanted: &Wanted| Some(&blocks.cell(wanted.block, head).offloaded.as_ref()?.sketch);

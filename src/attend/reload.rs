@@ -2,7 +2,7 @@
 
 use super::block::Codes;
 use super::found::{Arrived, Found};
-use super::offload::{self, Read, ReadWork, Source, Wanted};
+use super::offload::{self, Read, Source, Wanted};
 use super::step::{FEW_ROWS, Run, Tile, Unit, Work};
 use crate::arch::attend::{Line, Running};
 use crate::arch::estimates::LANES;
@@ -12,28 +12,21 @@ use crate::sys::memory;
 use std::time::Instant;
 
 impl Run<'_> {
-    /// Chooses blocks of a KV head that are in a file: of every `step`th from `first` on, those that the rows want.
-    pub(super) fn choose_away(
-        &self,
-        unit: &Unit,
-        head: usize,
-        (first, step): (usize, usize),
-        work: &mut Work,
-    ) -> Result<()> {
+    /// Chooses the blocks of a KV head that are in a file alone and that the rows want.
+    pub(super) fn choose_away(&self, unit: &Unit, head: usize, work: &mut Work) -> Result<()> {
         let (tokens, range) = (self.tokens, self.vectors(unit, head));
+        work.reads.wanted.clear();
         let Some(source) = tokens.source.filter(|_| !tokens.blocks.away(head).is_empty()) else { return Ok(()) };
         let mut reads = std::mem::take(&mut work.reads);
         let chosen = if self.step.queries.rows > FEW_ROWS {
-            let all = tokens.blocks.away(head).iter().map(|block| Wanted { block: *block, head, share: 0.0 });
+            let all = tokens.blocks.away(head).iter().map(|block| Wanted { block: *block, head, share: 0.0, piece: 0 });
             memory::collect(all).map(|all| reads.wanted = all)
         } else {
             let lanes = tokens.shape.lanes() * LANES;
             let vectors = range.map(|at| (self.known(at, work), &work.queries[at * lanes..][..tokens.shape.dims]));
-            source.choose(tokens.blocks, head, (first, step), vectors, &mut reads)
+            source.choose(tokens.blocks, head, vectors, &mut reads)
         };
-        let ReadWork { wanted, chosen: all, .. } = &mut reads;
-        let mut seen = wanted.iter().filter(|wanted| self.sees(unit, wanted.block));
-        let chosen = chosen.and_then(|()| seen.try_for_each(|wanted| memory::push(all, *wanted)));
+        reads.wanted.retain(|wanted| self.sees(unit, wanted.block));
         work.reads = reads;
         chosen
     }
@@ -43,13 +36,12 @@ impl Run<'_> {
     pub(super) fn fold_away(
         &self,
         unit: &Unit,
-        head: usize,
-        (first, step): (usize, usize),
+        (head, piece): (usize, usize),
         deadline: Instant,
         work: &mut Work,
     ) -> Result<()> {
         let Some(source) = self.tokens.source else { return Ok(()) };
-        let is_of_piece = |wanted: &Wanted| wanted.head == head && wanted.block as usize & (step - 1) == first;
+        let is_of_piece = |wanted: &Wanted| (wanted.head, wanted.piece) == (head, piece);
         work.reads.most_arrived = work.found.arrived.len() + Found::MOST_ARRIVED;
         while let Some(wanted) = work.reads.chosen.get(work.reads.next).copied().filter(is_of_piece) {
             work.reads.next += 1;
@@ -72,12 +64,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The softmax of the raw tokens, which are of other pieces: what is known of the sums of each piece of the file.
-    pub(super) fn weigh_raw(&self, unit: &Unit, work: &mut Work) -> Result<()> {
+    /// The softmax of the raw tokens of a KV head, which are of other pieces: what is known of the sums of each piece of the file.
+    pub(super) fn weigh_raw(&self, unit: &Unit, head: usize, work: &mut Work) -> Result<()> {
         memory::resize(&mut work.raw, work.running.len())?;
-        work.raw.fill(Running::default());
-        for (tile, head) in (0..self.tokens.raw_tiles()).flat_map(|tile| (0..unit.heads).map(move |head| (tile, head)))
-        {
+        work.raw[self.vectors(unit, head)].fill(Running::default());
+        for tile in 0..self.tokens.raw_tiles() {
             let Some((from, range, (count, live))) = self.raw(unit, tile, head)? else { continue };
             layout::keys_to_panels(&from, range, &mut work.keys);
             let stride = self.float_logits(unit, Tile::Raw(tile), head, (count, live), work);

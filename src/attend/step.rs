@@ -351,8 +351,9 @@ impl Run<'_> {
                 for (at, block) in self.tokens.blocks.here(head).iter().enumerate() {
                     self.fold_here(&unit, *block, head, at, work)?;
                 }
-                self.choose_away(&unit, head, (0, 1), work)?;
-                self.fold_away(&unit, head, (0, 1), deadline, work)?;
+                self.choose_away(&unit, head, work)?;
+                work.reads.take(0, 1)?;
+                self.fold_away(&unit, (head, 0), deadline, work)?;
                 self.check_sums(&unit, 0, &work.running)?;
                 work.shares.weigh(|head| self.vectors(&unit, head), &work.running, &mut work.found);
                 self.finish(&unit, &mut work.sums, &work.running, write);
@@ -370,16 +371,21 @@ impl Run<'_> {
         }
         left.here = left.heads.len();
         if self.tokens.source.is_some() && (0..heads).any(|head| !self.tokens.blocks.away(head).is_empty()) {
-            self.weigh_raw(&unit, work)?;
             let pieces = share(heads * AWAY_PIECES, (part, parts));
-            let piece = |at: usize| (at / AWAY_PIECES, (at % AWAY_PIECES, AWAY_PIECES));
+            let piece = |at: usize| (at / AWAY_PIECES, at % AWAY_PIECES);
+            let mut last = None;
             for (head, piece) in pieces.clone().map(piece) {
-                self.begin_piece(&unit, head, work);
-                self.choose_away(&unit, head, piece, work)?;
+                // A head of which several parts have pieces is chosen by each.
+                if last.replace(head) != Some(head) {
+                    self.begin_piece(&unit, head, work);
+                    self.weigh_raw(&unit, head, work)?;
+                    self.choose_away(&unit, head, work)?;
+                }
+                work.reads.take(piece, AWAY_PIECES)?;
             }
             for (head, piece) in pieces.map(piece) {
                 self.begin_piece(&unit, head, work);
-                self.fold_away(&unit, head, piece, deadline, work)?;
+                self.fold_away(&unit, (head, piece), deadline, work)?;
                 self.end_piece(&unit, head, work, &mut left)?;
             }
         }

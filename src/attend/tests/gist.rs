@@ -62,13 +62,11 @@ fn share(blocks: &Blocks, block: u32, head: usize, rows: &Rows) -> f32 {
     shares.fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// The blocks that pieces choose, with their shares.
-fn chosen(blocks: &Blocks, head: usize, pieces: usize, most: usize, rows: Rows) -> Vec<(u32, f32)> {
-    let (mut work, mut all) = (ReadWork { rows, ..ReadWork::default() }, Vec::new());
-    for first in 0..pieces {
-        choose_most(blocks, head, (first, pieces), most, &mut work).unwrap();
-        all.extend(work.wanted.iter().map(|wanted| (wanted.block, wanted.share)));
-    }
+/// The blocks that are chosen, with their shares.
+fn chosen(blocks: &Blocks, head: usize, most: usize, rows: Rows) -> Vec<(u32, f32)> {
+    let mut work = ReadWork { rows, ..ReadWork::default() };
+    choose_most(blocks, head, most, &mut work).unwrap();
+    let mut all: Vec<_> = work.wanted.iter().map(|wanted| (wanted.block, wanted.share)).collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     all
 }
@@ -108,8 +106,8 @@ proptest! {
     }
 
     #[test]
-    fn few_blocks_are_chosen_by_their_sketches_in_any_number_of_pieces(
-        seed: u64, count in 1usize..128, pieces in prop::sample::select(vec![1usize, 2, 4, 8]), most in 1usize..40, places in 1usize..9, size in 0.0f32..4.0,
+    fn few_blocks_are_chosen_by_their_sketches(
+        seed: u64, count in 1usize..128, most in 1usize..40, places in 1usize..9, size in 0.0f32..4.0,
     ) {
         let mut noise = Noise(seed);
         let keys: Vec<_> = (0..count).map(|_| around(&mut noise, places, (size, 0.3))).collect();
@@ -120,11 +118,9 @@ proptest! {
             let mut flat: Vec<_> = (0..count as u32).map(|block| (block, share(&blocks, block, head, &rows()))).collect();
             flat.retain(|(_, share)| *share > -9.0);
             flat.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-            prop_assert_eq!(chosen(&blocks, head, pieces, usize::MAX, rows()), &flat[..]);
-            if pieces == 1 {
-                flat.truncate(most);
-                prop_assert_eq!(chosen(&blocks, head, 1, most, rows()), flat);
-            }
+            prop_assert_eq!(chosen(&blocks, head, usize::MAX, rows()), &flat[..]);
+            flat.truncate(most);
+            prop_assert_eq!(chosen(&blocks, head, most, rows()), flat);
         }
     }
 
@@ -186,9 +182,9 @@ fn one_token_that_a_query_asks_for_is_found_among_many_blocks() {
         let blocks = away(1, &keys);
         for scale in [0.3, 1.0, 4.0] {
             let query: Vec<f32> = key(&parts).iter().map(|x| scale * x).collect();
-            for (pieces, most) in [(1, 1), (1, 8), (4, 3)] {
-                let chosen = chosen(&blocks, 0, pieces, most, rows(std::slice::from_ref(&query), 0.0, &blocks, 0));
-                assert_eq!(chosen[0].0, at as u32, "{pieces} pieces, {most} blocks, a query of {scale}");
+            for most in [1, 8] {
+                let chosen = chosen(&blocks, 0, most, rows(std::slice::from_ref(&query), 0.0, &blocks, 0));
+                assert_eq!(chosen[0].0, at as u32, "{most} blocks, a query of {scale}");
             }
         }
         keys[at] = before;
@@ -212,7 +208,7 @@ fn of_blocks_of_random_keys_the_chosen_have_most_of_what_the_best_have() {
             let mut shares: Vec<f32> = (0..1200).map(|block| share(&blocks, block, 0, &of())).collect();
             shares.sort_by(|a, b| b.total_cmp(a));
             let mass = |share: &f32| (share - shares[0]).exp();
-            let got: f32 = chosen(&blocks, 0, 1, 8, of()).iter().map(|(_, share)| mass(share)).sum();
+            let got: f32 = chosen(&blocks, 0, 8, of()).iter().map(|(_, share)| mass(share)).sum();
             got / shares[..8].iter().map(mass).sum::<f32>()
         });
         let mean = part.sum::<f32>() / 20.0;
