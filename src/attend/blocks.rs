@@ -370,6 +370,11 @@ impl Blocks {
         note(&mut self.away[head], block, is_away);
     }
 
+    /// Bytes of memory that codes take as those of a block.
+    pub fn bytes_of(codes: &Codes) -> usize {
+        codes.bytes().len() + Slots::slot_bytes(0)
+    }
+
     /// A head of a block has come back to memory; it stays in the file alone where there is no room for its codes.
     pub fn arrive(&mut self, block: u32, head: usize, codes: &Codes) -> Result<()> {
         if !self.cell(block, head).is_here() {

@@ -139,8 +139,8 @@ impl Ladder {
         arrived
     }
 
-    /// Lets the blocks of the least score leave until all take `most` bytes, with those that have `arrived`, as far as they
-    /// find room, and removes those of which no head is left, whose places in the file are free.
+    /// Lets the blocks of the least score leave until all take `most` bytes, takes back those that have `arrived`, and removes
+    /// those of which no head is left, whose places in the file are free.
     pub(in crate::session) fn fit(
         &mut self,
         blocks: &mut Blocks,
@@ -149,15 +149,12 @@ impl Ladder {
         pins: &Runs,
         mut tier: Option<&mut Tier>,
     ) {
-        let bytes = |arrived: &Arrived| arrived.codes.bytes().len();
         self.waits = false;
         if let Some(tier) = tier.as_deref_mut() {
             // Where memory is refused the next step takes note.
             let _ = self.settle(blocks, tier);
         }
-        // Those that leave make room first: their memory need not go back to the system and come again.
-        let room = most.saturating_sub(arrived.iter().map(bytes).sum());
-        if blocks.bytes() > room {
+        if blocks.bytes() > most {
             // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
             let fixed = blocks.other_bytes() - blocks.sketch_bytes();
             self.fit_sketches(blocks, arrived, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
@@ -165,27 +162,58 @@ impl Ladder {
             for drops in [Drops::Refused, Drops::Allowed] {
                 self.fit_codes(blocks, most, drops, pins, tier.as_deref_mut());
             }
-            if let Some(tier) = tier.as_deref_mut() {
-                // Nothing comes back for want of memory.
-                let _ = self.make_room(blocks, room, pins, tier);
-            }
         }
-        for arrived in arrived {
-            if blocks.bytes() + bytes(arrived) > most {
-                break;
-            }
-            // One that there is no memory for is read again.
-            if blocks.cell(arrived.block, arrived.head).is_away()
-                && blocks.arrive(arrived.block, arrived.head, &arrived.codes).is_ok()
-            {
-                self.returned += 1;
-            }
+        if let Some(tier) = tier.as_deref_mut() {
+            // What there is no memory for is read again.
+            let _ = self.take_back(blocks, arrived, most, pins, tier);
         }
         blocks.give_back();
         if let Some(tier) = tier.as_deref_mut().filter(|_| self.waits) {
             tier.see_late();
         }
         self.remove_gone(blocks, tier);
+    }
+
+    /// Takes back what has come from the file, as far as it finds room, or a block of its head has a lower score that the file
+    /// has, too, and leaves: none is written, waited for or dropped for it.
+    fn take_back(
+        &mut self,
+        blocks: &mut Blocks,
+        arrived: &[Arrived],
+        most: usize,
+        pins: &Runs,
+        tier: &mut Tier,
+    ) -> Result<()> {
+        let mut heads = memory::collect((0..blocks.heads()).map(|_| None))?;
+        for Arrived { block, head, codes } in arrived {
+            let (block, head, bytes) = (*block, *head, Blocks::bytes_of(codes));
+            if !blocks.cell(block, head).is_away() {
+                continue;
+            }
+            let others = match &mut heads[head] {
+                Some(others) => others,
+                others => {
+                    let mut all = worst(blocks, stored(blocks, head), head, usize::MAX, pins)?;
+                    all.sort_unstable_by(|a, b| order(blocks, head, b, a));
+                    others.insert(all)
+                }
+            };
+            let score = blocks.score(block, head);
+            while blocks.bytes() + bytes > most && others.last().is_some_and(|at| blocks.score(*at, head) < score) {
+                let Some(other) = others.pop() else { break };
+                if self.is_damaged() {
+                    self.check_copies(blocks, other, tier)?;
+                }
+                if blocks.cell(other, head).offloaded.is_some() {
+                    blocks.leave(other, head);
+                }
+            }
+            if blocks.bytes() + bytes <= most {
+                blocks.arrive(block, head, codes)?;
+                self.returned += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Takes note of the writes of the layer that have ended, and waits for the others while the step may: what leaves memory
@@ -310,27 +338,6 @@ impl Ladder {
                 return;
             }
         }
-    }
-
-    /// Lets blocks leave that the file has, so that others come back: none is written, waited for or dropped for them.
-    fn make_room(&mut self, blocks: &mut Blocks, most: usize, pins: &Runs, tier: &mut Tier) -> Result<()> {
-        while let Some(count) = above(blocks, most) {
-            let cells = blocks.cells_here();
-            for head in 0..blocks.heads() {
-                for block in worst(blocks, stored(blocks, head), head, count, pins)? {
-                    if self.is_damaged() {
-                        self.check_copies(blocks, block, tier)?;
-                    }
-                    if blocks.cell(block, head).offloaded.is_some() {
-                        blocks.leave(block, head);
-                    }
-                }
-            }
-            if blocks.cells_here() == cells {
-                break;
-            }
-        }
-        Ok(())
     }
 
     /// Queues so many blocks of each head that are to leave and that the file does not have, and waits for them while the step

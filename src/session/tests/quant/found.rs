@@ -90,6 +90,7 @@ fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() 
             for block in (0..away.len().min(3)).map(|_| away[chat.random.below(away.len())]) {
                 let mut codes = Codes::default();
                 codes.read(Shape::new(DIMS).unwrap(), bytes[block as usize].2[head].as_ref().unwrap()).unwrap();
+                found.masses.push(Mass { block, head: head as u32, share: 1.0 });
                 found.arrived.push(Arrived { block, head, codes });
             }
         }
