@@ -140,6 +140,11 @@ impl WorkPool {
         let _ = memory::push(&mut self.work, work);
     }
 
+    /// Bytes of memory that queries and logits of so many parts take, which do not depend on how threads share parts.
+    pub fn steady_bytes(&self, parts: usize) -> usize {
+        parts * self.work.iter().map(Work::steady_bytes).max().unwrap_or(0)
+    }
+
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         self.work.iter().map(Work::bytes).chain(self.partials.iter().map(Partial::bytes)).sum()
@@ -553,19 +558,15 @@ impl Run<'_> {
 impl Work {
     /// Bytes of memory.
     fn bytes(&self) -> usize {
-        fn of<T>(list: &Vec<T>) -> usize {
-            list.capacity() * size_of::<T>()
-        }
-        let floats = of(&self.queries) + of(&self.sums) + of(&self.logits);
-        let panels = of(&self.keys) + of(&self.values) + of(&self.products) + of(&self.zeros);
-        floats
-            + panels
-            + of(&self.running)
-            + of(&self.raw)
-            + of(&self.places)
-            + self.shares.bytes()
-            + self.reads.bytes()
-            + self.scratch.as_ref().map_or(0, |_| size_of::<Scratch>())
+        let others = bytes_of(&self.raw) + bytes_of(&self.places) + self.shares.bytes() + self.reads.bytes();
+        self.steady_bytes() + others + self.scratch.as_ref().map_or(0, |_| size_of::<Scratch>())
+    }
+
+    /// Bytes of what has a size for each unit.
+    fn steady_bytes(&self) -> usize {
+        let floats = bytes_of(&self.queries) + bytes_of(&self.sums) + bytes_of(&self.logits);
+        let panels = bytes_of(&self.keys) + bytes_of(&self.values) + bytes_of(&self.products) + bytes_of(&self.zeros);
+        floats + panels + bytes_of(&self.running)
     }
 
     /// Makes room for so many query vectors, and for the logits of so many that share a KV head.
@@ -585,4 +586,8 @@ impl Work {
         }
         Ok(())
     }
+}
+
+fn bytes_of<T>(list: &Vec<T>) -> usize {
+    list.capacity() * size_of::<T>()
 }

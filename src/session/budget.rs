@@ -234,8 +234,12 @@ impl Budget {
         self.working = self.working.max(working.min(most) as usize);
     }
 
-    /// Keeps room for so much working memory from now on. Returns the bytes that are kept.
-    fn keep_for(&mut self, working: usize) -> usize {
+    /// Keeps room for so much working memory from now on. `steady`: what does not depend on how threads share the parts of a
+    /// step; room for twice as much holds the rest, but for lists of unusual lengths. Returns the bytes that are kept.
+    fn keep_for(&mut self, working: usize, steady: usize) -> usize {
+        if steady > 0 {
+            self.working = self.working.max(room(self.bytes, steady));
+        }
         if working > self.working {
             self.working = room(self.bytes, working);
         }
@@ -265,7 +269,7 @@ impl Budget {
 }
 
 /// The room for so much working memory in a budget: twice as much and more, up to its greatest part, since what leaves memory is
-/// not to depend on how lists have grown, and which thread had which part of a step.
+/// not to depend on how lists have grown.
 pub(super) fn room(budget: u64, working: usize) -> usize {
     let step = (budget / WORKING_STEP).max(1) as usize;
     let twice = step * (2 * working).div_ceil(step).next_power_of_two();
@@ -301,19 +305,20 @@ impl Session {
     /// Frees the working memory of attention and of encoding where it takes more than its part of the budget: blocks make no
     /// room for what one step has needed. Returns the bytes that are kept for working memory.
     pub(super) fn fit_working(&self, state: &mut State) -> Result<usize> {
-        if let Some(budget) = &mut state.budget {
-            let mut parts = self.parts()?;
-            let bytes = parts.bytes() + state.spare.bytes() + state.encoding.bytes();
-            if let Some(tier) = &mut state.tier {
-                tier.most_waiting = budget.writing_bytes() as usize;
-            }
-            if bytes as u64 > budget.bytes / WORKING_PART {
-                (*parts, state.encoding, state.spare) = (WorkPool::default(), Encoding::default(), Spare::default());
-                budget.see_freed(bytes);
-            }
+        let Some(budget) = &mut state.budget else { return Ok(0) };
+        let mut parts = self.parts()?;
+        let others = state.spare.bytes() + state.encoding.bytes();
+        let (mut bytes, mut steady) = (others + parts.bytes(), others + parts.steady_bytes(self.lanes as usize));
+        if bytes.max(steady) as u64 > budget.bytes / WORKING_PART {
+            (*parts, state.encoding, state.spare) = (WorkPool::default(), Encoding::default(), Spare::default());
+            budget.see_freed(bytes);
+            (bytes, steady) = (0, 0);
         }
-        let working = self.working_bytes(state)?;
-        Ok(state.budget.as_mut().map_or(0, |budget| budget.keep_for(working)))
+        if let Some(tier) = &mut state.tier {
+            tier.most_waiting = budget.writing_bytes() as usize;
+            bytes += tier.bytes();
+        }
+        Ok(budget.keep_for(bytes, steady))
     }
 
     /// Lets blocks of layers without an open step leave until the budget holds. Returns the bytes in use afterwards.
