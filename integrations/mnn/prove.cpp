@@ -11,7 +11,10 @@
 
 #include "mnnkv_mnn_api.hpp"
 
+#include <MNN/expr/Expr.hpp>
+
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -29,8 +32,10 @@ typedef std::vector<int> tokens;
 const int turns = 5, answer_tokens = 12, lines = 5;
 
 /// The operations between the turns of a chat. saves: it is saved, and loaded again by the same Llm, which frees its caches.
-/// reloads: by another one. resumes: each turn has a process, which goes on by itself, since kv_memory_file is the file.
-enum : unsigned { edits = 1, parks = 2, saves = 4, reloads = 8, resumes = 16, trims = 32 };
+/// reloads: by another one. keeps: it is saved, and goes on. resumes: each turn has a process, which goes on by itself, since
+/// kv_memory_file is the file. dies: the process saves, goes on with other words, and ends at once: these must be gone. The bits of
+/// the logits of keeps and dies count as tokens.
+enum : unsigned { edits = 1, parks = 2, saves = 4, reloads = 8, resumes = 16, trims = 32, keeps = 64, dies = 128 };
 
 /// A chat, and the one whose tokens it must have; NULL where they may differ.
 struct chat {
@@ -63,6 +68,20 @@ std::string prompt(int turn) {
     return text + "The next report says that";
 }
 
+/// A number of the bits of the last logits.
+int bits_of(Llm& llm) {
+    std::uint32_t sum = 2166136261u;
+    for (const MNN::Express::VARP& output : llm.getOutputs()) {
+        const std::uint32_t* const words = output->readMap<std::uint32_t>();
+        for (std::size_t at = 0; at < output->getInfo()->size; ++at) {
+            sum = (sum ^ words[at]) * 16777619u;
+        }
+    }
+    return static_cast<int>(sum & 0x7fffffff);
+}
+
+int print_turn(const tokens& all);
+
 /// The model's tokens of some turns; empty if something failed, which is printed.
 tokens run(const std::string& model, const chat& how, const std::string& file, double budget, int threads, int first = 0,
            int end = turns) {
@@ -85,6 +104,9 @@ tokens run(const std::string& model, const chat& how, const std::string& file, d
             return failed("to switch mnn-kv on", turn);
         }
         all.insert(all.end(), context.output_tokens.begin(), context.output_tokens.end());
+        if ((how.does & (keeps | dies)) != 0) {
+            all.push_back(bits_of(*llm));
+        }
         if ((how.does & edits) != 0 && turn % 2 == 1) {
             llm->eraseHistory(60, 90);
         }
@@ -94,8 +116,14 @@ tokens run(const std::string& model, const chat& how, const std::string& file, d
         if ((how.does & trims) != 0 && !mnnkv_mnn::trim(*llm, turn % 2 == 0 ? 0 : budget)) {
             return failed("trim", turn);
         }
-        if ((how.does & (saves | reloads | resumes)) != 0 && !mnnkv_mnn::save_chat(*llm, file)) {
+        if ((how.does & (saves | reloads | resumes | keeps)) != 0 && !mnnkv_mnn::save_chat(*llm, file)) {
             return failed("save", turn);
+        }
+        if ((how.does & dies) != 0) {
+            print_turn(all);
+            std::fflush(stdout);
+            llm->response(llm->tokenizer_encode(prompt(turns + turn)), nullptr, nullptr, answer_tokens);
+            std::_Exit(0);
         }
         if ((how.does & reloads) != 0) {
             llm.reset();
@@ -160,6 +188,8 @@ std::vector<chat> chats(const std::string& folder, double budget) {
         {"8 and 4 bits, edited", quantised, edits | saves, nullptr},
         {"a budget and a file, parked", file, edits | parks | trims, nullptr},
         {"a budget and a file, resumed", own, parks | resumes | trims, nullptr},
+        {"a budget and a file, saved", own, keeps, nullptr},
+        {"a budget and a file, killed after each save", own, resumes | dies, "a budget and a file, saved"},
         {"a budget, saved and loaded", R"({"kv_memory_mb": )" + megabytes + "}", edits | saves | trims, nullptr},
         {"evicted", evicting + "}", edits | reloads, nullptr},
     };
