@@ -46,7 +46,7 @@ help:
 	@echo "              that is taken; needs rustup and libzstd"
 	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"
 	@echo "make sanitize Rust and C++ suites under AddressSanitizer, LeakSanitizer and ThreadSanitizer; or -rust, -cpp alone"
-	@echo "make kills    saves, commits and parks that are killed at random moments, COUNT=200 of them"
+	@echo "make kills    saves that are killed at random moments, COUNT=200 of them"
 	@echo "make memory-bound"
 	@echo "              COUNT=200 random chats whose private memory must hold a budget, by the system's figures"
 	@echo "make mutants  changes of MODULE=src/json that its tests must notice (cargo-mutants)"

@@ -41,7 +41,7 @@ typedef int32_t mnnkv_status;
 #define MNNKV_UNSUPPORTED 4
 /// A file, a name or what a number names does not exist.
 #define MNNKV_NOT_FOUND 5
-/// A queue is full, a file is in use, or a session is interrupted. Nothing was done; the call may be repeated later.
+/// A queue is full, a file is in use, or a thread still attends. Nothing was done; the call may be repeated later.
 #define MNNKV_BUSY 6
 /// A block or plan does not fit the cache, or a file is of another model.
 #define MNNKV_STALE 7

@@ -9,7 +9,7 @@
 //! | [`layout`] | packed caches: index, gather, scatter, move, compact, clear |
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory released |
-//! | [`snapshot`] | a file of a chat's layers, saved step by step |
+//! | [`file`] | the file of a chat, which is the tier below memory |
 //! | [`attend`] | attention over K in 8 bits and V in 4 |
 //! | [`session`] | the modules above together, as configured |
 //! | [`arch`] | SIMD kernels and the choice between them |

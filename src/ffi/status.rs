@@ -21,7 +21,7 @@ pub const MNNKV_CORRUPT: mnnkv_status = 3;
 pub const MNNKV_UNSUPPORTED: mnnkv_status = 4;
 /// A file, a name or what a number names does not exist.
 pub const MNNKV_NOT_FOUND: mnnkv_status = 5;
-/// A queue is full, a file is in use, or a session is interrupted. Nothing was done; the call may be repeated later.
+/// A queue is full, a file is in use, or a thread still attends. Nothing was done; the call may be repeated later.
 pub const MNNKV_BUSY: mnnkv_status = 6;
 /// A block or plan does not fit the cache, or a file is of another model.
 pub const MNNKV_STALE: mnnkv_status = 7;
