@@ -85,6 +85,8 @@ pub(super) struct Budget {
     holds: Option<Holds>,
     /// Bytes that are kept for working memory; see [`room`]. Shares do not depend on what a pool has at the moment.
     pub(super) working: usize,
+    /// There is a file that blocks can go to.
+    has_file: bool,
     /// Bytes of lists and sketches that were freed since the heap returned its memory.
     freed: usize,
 }
@@ -163,12 +165,12 @@ impl Budget {
     }
 
     pub(super) fn new(rules: MemoryRules) -> Self {
-        Budget { bytes: rules.bytes, rules, model: None, least: 0, holds: None, working: 0, freed: 0 }
+        Budget { bytes: rules.bytes, rules, model: None, least: 0, holds: None, working: 0, has_file: false, freed: 0 }
     }
 
     /// Bytes that are kept for blocks on their way to the file.
     fn writing_bytes(&self) -> u64 {
-        if self.rules.file.is_some() { self.bytes / WRITING_PART } else { 0 }
+        if self.has_file { self.bytes / WRITING_PART } else { 0 }
     }
 
     /// The share of a layer with such tokens, whose steps append `next` of them. `working`: bytes that no layer has.
@@ -314,8 +316,10 @@ impl Session {
             budget.see_freed(bytes);
             (bytes, steady) = (0, 0);
         }
+        // A chat that was saved has a file, too.
+        budget.has_file = state.tier.is_some();
         if let Some(tier) = &mut state.tier {
-            tier.most_waiting = budget.writing_bytes() as usize;
+            (tier.most_waiting, tier.wait) = (budget.writing_bytes() as usize, budget.rules.wait);
             bytes += tier.bytes();
         }
         Ok(budget.keep_for(bytes, steady))

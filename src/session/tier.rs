@@ -44,10 +44,11 @@ pub(super) struct Tier {
     fingerprint: Vec<u8>,
     /// Most bytes of the file.
     most: Option<u64>,
-    wait: Duration,
+    /// Longest wait for it, for each token of a step.
+    pub(super) wait: Duration,
     /// `None` where it could not be made, until a block is written.
     pub(super) file: Option<ChatFile>,
-    /// Most bytes of blocks that are on their way, but for the last one.
+    /// Most bytes of blocks that are on their way, or one block.
     pub(super) most_waiting: usize,
     /// Writes that have ended.
     ended: Vec<Written>,
@@ -269,7 +270,8 @@ impl Tier {
 
     /// Whether the queue takes a block.
     pub(super) fn has_room(&self) -> bool {
-        self.writer.bytes() < self.most_waiting
+        let waiting = self.writer.bytes();
+        waiting == 0 || waiting < self.most_waiting
     }
 
     /// Whether nothing is on its way, and all that has ended is taken note of.

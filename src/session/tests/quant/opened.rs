@@ -65,6 +65,19 @@ fn a_chat_that_is_opened_attends_to_the_bit_as_the_one_that_was_saved() {
 }
 
 #[test]
+fn blocks_of_a_saved_chat_go_to_its_file_where_the_config_names_none() {
+    let mut chat = Chat::with(Mode::Drops, 36, BUDGET);
+    (0..8).for_each(|_| chat.write(64));
+    chat.save().unwrap();
+    for _ in 0..60 {
+        chat.write(64);
+        let stats = chat.session.memory_stats().unwrap();
+        assert_eq!((stats.over_steps, stats.dropped_tokens, stats.late_writes), (0, 0, 0), "{stats:?}");
+    }
+    assert!(chat.session.memory_stats().unwrap().file_tokens > 0);
+}
+
+#[test]
 fn a_save_after_one_more_turn_writes_about_the_bytes_of_that_turn() {
     for (mode, keys) in [(Mode::Always, QUANT), (Mode::Offloads, BUDGET)] {
         let mut chat = Chat::with(mode, 32, keys);
