@@ -136,8 +136,8 @@ impl Session {
         let layers = memory::try_collect((0..layers).map(|number| Layer::new(number, &config)))?;
         let slots = memory::collect(layers.iter().map(|layer| layer.slot.clone()))?;
         let (rules, base) = (config.memory.take(), config.base.take());
-        let file = rules.as_ref().and_then(|rules| Some((rules.file.as_deref()?, rules.file_bytes, rules.wait)));
-        let tier = file.map(|(path, most, wait)| Tier::new(path, fingerprint, most, wait)).transpose()?;
+        let file = rules.as_ref().and_then(|rules| Some((rules.file.as_deref()?, rules.file_bytes)));
+        let tier = file.map(|(path, most)| Tier::new(path, fingerprint, most)).transpose()?;
         let budget = rules.map(Budget::new);
         let (encoding, spare) = (Encoding::default(), Spare::default());
         let session = Session {

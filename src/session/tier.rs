@@ -44,11 +44,11 @@ pub(super) struct Tier {
     fingerprint: Vec<u8>,
     /// Most bytes of the file.
     most: Option<u64>,
-    /// Longest wait for it, for each token of a step.
+    /// Longest wait for it, for each token of a step; the budget sets it.
     pub(super) wait: Duration,
     /// `None` where it could not be made, until a block is written.
     pub(super) file: Option<ChatFile>,
-    /// Most bytes of blocks that are on their way, or one block.
+    /// Most bytes of blocks that are on their way, or one block; the budget sets it.
     pub(super) most_waiting: usize,
     /// Writes that have ended.
     ended: Vec<Written>,
@@ -64,8 +64,8 @@ pub(super) struct Tier {
 impl Tier {
     /// Makes the file, or takes the one that is there. Where that fails [`Self::failure`] is why, and blocks try again.
     /// OUT_OF_MEMORY: nothing was tried.
-    pub(super) fn new(path: &str, fingerprint: &[u8], most: Option<u64>, wait: Duration) -> Result<Self> {
-        let mut tier = Tier { most, wait, ..Tier::without_file(memory::text(path)?, fingerprint)? };
+    pub(super) fn new(path: &str, fingerprint: &[u8], most: Option<u64>) -> Result<Self> {
+        let mut tier = Tier { most, ..Tier::without_file(memory::text(path)?, fingerprint)? };
         if let Err(error) = tier.opened() {
             tier.failure = Some(error.unless_out_of_memory()?);
         }
@@ -75,11 +75,6 @@ impl Tier {
     /// Its path, as the config has it.
     pub(super) fn path(&self) -> &str {
         &self.path
-    }
-
-    /// The longest wait for blocks, for each token of a step.
-    pub(super) fn wait(&self) -> Duration {
-        self.wait
     }
 
     /// The file, and the longest wait for blocks; `None` where it could not be made.
@@ -124,10 +119,10 @@ impl Tier {
 
     /// Takes a file, with the settings of another one.
     pub(super) fn of(file: ChatFile, path: String, fingerprint: &[u8], before: Option<Tier>) -> Result<Self> {
-        let (most, wait) = before.as_ref().map_or((None, Duration::ZERO), |before| (before.most, before.wait));
+        let most = before.as_ref().and_then(|before| before.most);
         let [_, written, failed, late] = before.as_ref().map_or([0; 4], Tier::counts);
         let file = Some(file);
-        Ok(Tier { most, wait, file, written, failed, late, ..Tier::without_file(path, fingerprint)? })
+        Ok(Tier { most, file, written, failed, late, ..Tier::without_file(path, fingerprint)? })
     }
 
     /// One without limits that has written nothing.

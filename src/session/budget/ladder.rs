@@ -192,15 +192,12 @@ impl Ladder {
             }
             let others = match &mut heads[head] {
                 Some(others) => others,
-                others => {
-                    let mut all = worst(blocks, stored(blocks, head), head, usize::MAX, pins)?;
-                    all.sort_unstable_by(|a, b| order(blocks, head, b, a));
-                    others.insert(all)
-                }
+                others => others.insert(worst_stored(blocks, head, pins)?.into_iter().peekable()),
             };
             let score = blocks.score(block, head);
-            while blocks.bytes() + bytes > most && others.last().is_some_and(|at| blocks.score(*at, head) < score) {
-                let Some(other) = others.pop() else { break };
+            while blocks.bytes() + bytes > most
+                && let Some(other) = others.next_if(|other| blocks.score(*other, head) < score)
+            {
                 if self.is_damaged() {
                     self.check_copies(blocks, other, tier)?;
                 }
@@ -381,11 +378,7 @@ impl Ladder {
             }
             let others = match &mut others {
                 Some(others) => others,
-                None => {
-                    let mut all = worst(blocks, stored(blocks, head), head, usize::MAX, pins)?;
-                    all.sort_unstable_by(|a, b| order(blocks, head, a, b));
-                    others.insert(all.into_iter())
-                }
+                None => others.insert(worst_stored(blocks, head, pins)?.into_iter()),
             };
             let may_leave = |other: &u32| {
                 let cell = blocks.cell(*other, head);
@@ -450,7 +443,7 @@ impl Layer {
         // Where the step was refused memory, nothing leaves to make room for tokens that the next one quantises.
         if let Some(share) = share.filter(|_| !quant.is_short()) {
             if let Some(tier) = &tier {
-                quant.ladder.deadline = Some(Instant::now() + tier.wait() * rows);
+                quant.ladder.deadline = Some(Instant::now() + tier.wait * rows);
             }
             quant.ladder.fit(blocks, &arrived, share.for_blocks(raw_tokens), &self.pins, tier);
         }
@@ -468,7 +461,7 @@ impl Layer {
     /// refused for is written later.
     pub(in crate::session) fn write_ahead(&mut self, share: Option<&Share>, raw_tokens: u32, tier: Option<&mut Tier>) {
         let (Some(share), Some(tier), Some(quant)) = (share, tier, &mut self.quant) else { return };
-        quant.ladder.deadline = Some(Instant::now() + tier.wait() * self.last_step.max(1));
+        quant.ladder.deadline = Some(Instant::now() + tier.wait * self.last_step.max(1));
         if let Some(step) = self.step.get_mut() {
             let most = share.for_blocks(raw_tokens);
             let _ = quant.ladder.write_ahead(&mut step.tokens, (self.last_step, most), &self.pins, tier);
@@ -537,6 +530,13 @@ fn worst(
 /// The blocks of a head in memory that the file has, too.
 fn stored(blocks: &Blocks, head: usize) -> impl Iterator<Item = u32> {
     blocks.here(head).iter().copied().filter(move |block| blocks.cell(*block, head).offloaded.is_some())
+}
+
+/// Those of them that may leave, the least score first.
+fn worst_stored(blocks: &Blocks, head: usize, pins: &Runs) -> Result<Vec<u32>> {
+    let mut stored = worst(blocks, stored(blocks, head), head, usize::MAX, pins)?;
+    stored.sort_unstable_by(|a, b| order(blocks, head, a, b));
+    Ok(stored)
 }
 
 /// How many blocks of each head are to leave until all take `most` bytes; `None`: they do, or none is in memory.

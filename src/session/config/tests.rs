@@ -66,6 +66,11 @@ fn lossless(config: Value) -> LosslessRules {
     clean(on(config)).lossless.unwrap()
 }
 
+/// Eviction and the store alone.
+fn with_both(h2o: EvictionRules, lossless: LosslessRules) -> Config {
+    Config { eviction: Some(h2o), lossless: Some(lossless), quant: None, sink_tokens: 16, memory: None, base: None }
+}
+
 #[test]
 fn errors_have_the_value_and_the_range() {
     let long = json!({ "kv_h2o_target_mode": "é".repeat(100_000) }).to_string();
@@ -196,17 +201,7 @@ fn the_defaults_when_switched_on() {
         decode_cache_bytes: 0,
         strict_roundtrip: false,
     };
-    assert_eq!(
-        config,
-        Config {
-            eviction: Some(h2o),
-            lossless: Some(lossless),
-            quant: None,
-            sink_tokens: 16,
-            memory: None,
-            base: None
-        }
-    );
+    assert_eq!(config, with_both(h2o, lossless));
 }
 
 #[test]
@@ -258,17 +253,7 @@ fn every_key_reaches_its_field() {
         decode_cache_bytes: 1 << 33,
         strict_roundtrip: true,
     };
-    assert_eq!(
-        config,
-        Config {
-            eviction: Some(h2o),
-            lossless: Some(lossless),
-            quant: None,
-            sink_tokens: 16,
-            memory: None,
-            base: None
-        }
-    );
+    assert_eq!(config, with_both(h2o, lossless));
 }
 
 #[test]

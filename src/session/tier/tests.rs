@@ -89,14 +89,20 @@ impl Chat {
     }
 }
 
-#[test]
-fn no_step_waits_for_a_disk_that_does_not_write_and_nothing_is_dropped() {
+/// A chat of 40 steps, of which the disk has written nothing.
+fn behind_a_shut_gate() -> (Gate, Chat) {
     let gate = Gate::default();
     let mut chat = Chat::new(&gate);
     gate.shut(true);
     for _ in 0..40 {
         chat.step(50);
     }
+    (gate, chat)
+}
+
+#[test]
+fn no_step_waits_for_a_disk_that_does_not_write_and_nothing_is_dropped() {
+    let (gate, chat) = behind_a_shut_gate();
     let stats = chat.session.memory_stats().unwrap();
     assert!(stats.bytes > stats.budget_bytes && stats.file_tokens == 0, "{stats:?}");
     assert!(stats.late_writes > 0 && stats.over_steps > 0 && stats.dropped_tokens == 0, "{stats:?}");
@@ -108,12 +114,7 @@ fn no_step_waits_for_a_disk_that_does_not_write_and_nothing_is_dropped() {
 
 #[test]
 fn a_session_that_ends_does_not_wait_for_blocks_that_no_write_has_begun() {
-    let gate = Gate::default();
-    let mut chat = Chat::new(&gate);
-    gate.shut(true);
-    for _ in 0..40 {
-        chat.step(50);
-    }
+    let (gate, chat) = behind_a_shut_gate();
     drop(chat);
     assert_eq!(gate.len().unwrap(), 0, "a file without a save goes");
 }
