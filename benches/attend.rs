@@ -113,6 +113,7 @@ impl Chat {
                     weighs: false,
                     cache: CacheRef::new(&self.layout, &layer.key, &layer.value).unwrap(),
                     raw: RAW,
+                    missing: 0,
                     positions: &[],
                     logical: self.tokens as u32,
                 };

@@ -184,6 +184,11 @@ public:
         return mnnkv_session_attend(handle_, layer, part, parts, &cache, &step);
     }
 
+    /// mnnkv_session_window
+    status window(std::uint32_t layer, std::uint32_t tokens, std::uint32_t rollback = 0) noexcept {
+        return mnnkv_session_window(handle_, layer, tokens, rollback);
+    }
+
     /// mnnkv_session_trim
     status trim(std::uint64_t bytes, std::uint64_t* in_use = nullptr) noexcept {
         return mnnkv_session_trim(handle_, bytes, in_use);

@@ -175,6 +175,7 @@ static struct mnnkv_functions {
     mnnkv_status (*session_begin)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache, mnnkv_step *step);
     mnnkv_status (*session_end)(mnnkv_session *session, uint32_t layer, uint32_t heads, uint32_t queries, mnnkv_cache *cache);
     mnnkv_status (*session_abort)(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+    mnnkv_status (*session_window)(mnnkv_session *session, uint32_t layer, uint32_t window, uint32_t rollback);
     mnnkv_status (*session_attend)(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts,
             const mnnkv_cache *cache, const mnnkv_attend *attend);
     mnnkv_status (*session_reset)(mnnkv_session *session, uint32_t layer);
@@ -242,6 +243,7 @@ static const char *const mnnkv_load_names[] = {
     "mnnkv_session_begin",
     "mnnkv_session_end",
     "mnnkv_session_abort",
+    "mnnkv_session_window",
     "mnnkv_session_attend",
     "mnnkv_session_reset",
     "mnnkv_session_keep",
@@ -326,6 +328,10 @@ MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_end(mnnkv_session *session, uint32_
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache) {
     return mnnkv_loaded.session_abort ? mnnkv_loaded.session_abort(session, layer, cache) : MNNKV_UNSUPPORTED;
+}
+
+MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_window(mnnkv_session *session, uint32_t layer, uint32_t window, uint32_t rollback) {
+    return mnnkv_loaded.session_window ? mnnkv_loaded.session_window(session, layer, window, rollback) : MNNKV_UNSUPPORTED;
 }
 
 MNNKV_LOAD_HIDDEN mnnkv_status mnnkv_session_attend(const mnnkv_session *session, uint32_t layer, uint32_t part, uint32_t parts,

@@ -158,7 +158,8 @@ typedef struct mnnkv_attend {
     uint64_t output_head_stride;  ///< As query_head_stride.
     uint64_t output_row_stride;   ///< As query_row_stride.
     uint32_t causal;              ///< 1 = a row attends up to its own token (if rows > 1, these tokens must be raw); 0 = to all.
-    uint32_t window;              ///< A row does not attend to tokens that are `window` or more before its own; 0 = no bound.
+    /// A row does not attend to tokens that are `window` or more before its own; 0 = no bound but mnnkv_session_window's.
+    uint32_t window;
     float soft_cap;               ///< Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
     uint32_t mask_tokens;         ///< Columns of mask: the newest tokens of the chat, at most all. Older ones have the addend 0.
     const float *mask;            ///< [rows][mask_tokens], added to logits after the soft cap; finite or -inf. NULL = none.
@@ -166,11 +167,23 @@ typedef struct mnnkv_attend {
     const float *sinks;           ///< [heads]: attention sinks, finite logits that join the softmax without a V. NULL = none.
 } mnnkv_attend;
 
+/// Says how far rows of a layer attend, or of all layers with MNNKV_ALL_LAYERS (sliding windows): from the next begin on tokens
+/// leave that no later row attends to, 64 at a time. Attention is the same to the bit. A reset keeps the window. h2o evicts
+/// nothing of a layer that has one.
+/// window: tokens that a row attends to, its own included; 0 = all. mnnkv_session_attend applies it beside mnnkv_attend::window.
+/// If you attend yourself, the cache has the newest tokens: count from its last one.
+/// rollback: tokens that you may take back (mnnkv_session_keep) from the length at a begin, such as drafts. As many more stay.
+/// INVALID_ARGUMENT: if layer is out of range or open, window + rollback is above 2^31 - 1, or tokens have gone that rows would
+/// attend to; nothing has changed
+mnnkv_status mnnkv_session_window(mnnkv_session *session, uint32_t layer, uint32_t window, uint32_t rollback);
+
 /// Runs part `part` of the `parts` (1 to 64) of the attention of an open step. Call each part once, on any thread and in any
 /// order; none waits for another. The output is complete when all have returned. Then you may append further tokens of the step,
 /// and call all parts again for their rows. The rows of all such rounds add up to `queries` of end.
+/// A layer that reads K and V of another one passes that one's number after its end: rows attend to what end has left. All parts
+/// of one such layer come before those of the next.
 /// cache->kv_len: raw tokens now; those of the step are the last. The buffers are only read.
-/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length of begin or above
+/// INVALID_ARGUMENT: if layer is out of range, has not begun, or does not attend; kv_len is below the length of begin or above
 /// max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap the output;
 /// the token of one of several causal rows is quantised; a query is not finite, or above 1e26 times scale; a logit overflows; K
 /// of a raw token is not finite; the mask has a NaN or +inf; or a part comes twice, or differs from the first in parts, rows,
@@ -194,7 +207,8 @@ mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 /// move together, and cache->kv_len becomes the new length. Positions count anew from 0, evicted tokens included. Rotations stay.
 /// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
 /// cache: with kv_len 0, layout, key and value may be NULL. K INT8: a chat that has tokens must keep one in its cache.
-/// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
+/// INVALID_ARGUMENT: if layer is out of range or open, pairs, kv_len or cache do not fit it, or the window of a layer as long has
+/// left tokens behind that the next row would attend to; nothing has changed
 mnnkv_status mnnkv_session_keep(mnnkv_session *session, uint32_t layer, const int32_t *logical_pairs, size_t n_pairs,
                                 mnnkv_cache *cache);
 

@@ -6,6 +6,7 @@ use crate::arch::estimates::LANES;
 use crate::arch::{self, Product};
 use crate::layout::{self, Head, TokenRange};
 use crate::status::Result;
+use std::ops::Range;
 
 /// See [`Run::raw`].
 type RawTile<'a> = (Head<'a>, TokenRange, (usize, u64));
@@ -24,8 +25,8 @@ impl Run<'_> {
     /// Raw tokens of a KV head: where they are, how many, and a bit for each; `None` where no row attends to one.
     pub(super) fn raw(&self, unit: &Unit, tile: usize, head: usize) -> Result<Option<RawTile<'_>>> {
         let tokens = self.tokens;
-        let first = tile * BLOCK;
-        let count = BLOCK.min(tokens.raw - first);
+        let Range { start: first, end } = tokens.raw_tile(tile);
+        let count = end - first;
         if self.step.is_causal && first > self.last(unit.row + unit.rows - 1) {
             return Ok(None);
         }
@@ -37,8 +38,9 @@ impl Run<'_> {
     }
 
     /// Folds the `at`th of the blocks of a KV head that are in memory.
-    pub(super) fn fold_here(&self, unit: &Unit, block: u32, head: usize, at: usize, work: &mut Work) -> Result<()> {
+    pub(super) fn fold_here(&self, unit: &Unit, head: usize, at: usize, work: &mut Work) -> Result<()> {
         let blocks = self.tokens.blocks;
+        let block = blocks.here(head)[at];
         let lines = |block: Option<&u32>, head| blocks.lines(*block?, head);
         let next = lines(blocks.here(head).get(at + 1), head);
         let next = next.or_else(|| lines(blocks.here(head + 1).first(), head + 1)).unwrap_or(&[]);
@@ -96,8 +98,8 @@ impl Run<'_> {
     /// Whether a row of the unit attends to a token of the block.
     pub(super) fn sees(&self, unit: &Unit, block: u32) -> bool {
         let placed = &self.tokens.blocks.list()[block as usize];
-        let own = self.tokens.logical as usize - self.step.queries.rows + unit.row;
-        self.step.window.is_none_or(|window| (placed.first + placed.tokens()) as usize + window as usize > own)
+        let end = (placed.first + placed.tokens()) as usize;
+        self.step.window.is_none_or(|window| end + window as usize > self.own(unit) + 1)
     }
 
     /// The logits of a tile of a KV head, whose keys are in the panels of the working memory, for each query vector. Returns
@@ -186,7 +188,7 @@ impl Run<'_> {
         if let Tile::Raw(tile) = tile
             && *is_causal
         {
-            match (self.last(row) + 1).saturating_sub(tile * BLOCK) {
+            match (self.last(row) + 1).saturating_sub(self.tokens.raw_tile(tile).start) {
                 0 => live = 0,
                 seen => live &= u64::MAX >> (BLOCK - seen.min(BLOCK)),
             }

@@ -68,7 +68,7 @@ impl Run<'_> {
     pub(super) fn weigh_raw(&self, unit: &Unit, head: usize, work: &mut Work) -> Result<()> {
         memory::resize(&mut work.raw, work.running.len())?;
         work.raw[self.vectors(unit, head)].fill(Running::default());
-        for tile in 0..self.tokens.raw_tiles() {
+        for tile in self.seen_tiles(unit) {
             let Some((from, range, (count, live))) = self.raw(unit, tile, head)? else { continue };
             layout::keys_to_panels(&from, range, &mut work.keys);
             let stride = self.float_logits(unit, Tile::Raw(tile), head, (count, live), work);

@@ -47,6 +47,9 @@ pub struct Tokens<'a> {
     pub cache: CacheRef<'a>,
     /// Tokens in the cache, those of the step included.
     pub raw: usize,
+    /// Tokens that the first raw tile has less than 64. Tiles begin where blocks would, so that sums are in the same order when
+    /// whole tiles before them leave.
+    pub missing: usize,
     /// Logical positions of the tokens that were in the cache before the step, as runs.
     pub positions: &'a [Pair],
     /// Tokens of the chat, those of the step included.
@@ -281,7 +284,26 @@ impl Tokens<'_> {
     }
 
     pub(super) fn raw_tiles(&self) -> usize {
-        self.raw.div_ceil(BLOCK)
+        if self.raw > 0 { (self.raw + self.missing).div_ceil(BLOCK) } else { 0 }
+    }
+
+    /// The slots of a raw tile.
+    pub(super) fn raw_tile(&self, tile: usize) -> Range<usize> {
+        let begin = |tile: usize| (tile * BLOCK).saturating_sub(self.missing);
+        begin(tile)..begin(tile + 1).min(self.raw)
+    }
+
+    /// The logical positions of raw tokens, as runs in the order of their slots.
+    fn raw_runs(&self) -> impl Iterator<Item = Range<usize>> {
+        let before = self.positions.iter().map(|run| run[1] as usize).sum::<usize>();
+        let step = self.logical as usize + before - self.raw;
+        let runs = self.positions.iter().map(|&[first, count]| first as usize..(first + count) as usize);
+        runs.chain(std::iter::once(step..self.logical as usize))
+    }
+
+    /// Raw tokens at logical positions below this one.
+    fn raw_before(&self, position: usize) -> usize {
+        self.raw_runs().map(|run| position.clamp(run.start, run.end) - run.start).sum()
     }
 
     /// The newest tokens of the chat that are in the cache.
@@ -307,11 +329,8 @@ impl Tokens<'_> {
                 tokens.zip(first..).for_each(|(token, place)| places[token] = place);
             }
             Tile::Raw(tile) => {
-                let before = self.positions.iter().map(|run| run[1] as usize).sum::<usize>();
-                let step = self.logical as usize + before - self.raw;
-                let runs = self.positions.iter().map(|&[first, count]| (first as usize, count as usize));
-                let all = runs.chain([(step, self.raw - before)]).flat_map(|(first, count)| first..first + count);
-                tokens.zip(all.skip(tile * BLOCK)).for_each(|(token, place)| places[token] = place as u32);
+                let all = self.raw_runs().flatten().skip(self.raw_tile(tile).start);
+                tokens.zip(all).for_each(|(token, place)| places[token] = place as u32);
             }
         }
     }
@@ -343,7 +362,7 @@ impl Run<'_> {
         work: &mut Work,
         write: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<Option<Partial>> {
-        let (heads, tiles, rows) = (self.tokens.kv_heads(), self.tokens.raw_tiles(), self.step.queries.rows);
+        let (heads, rows) = (self.tokens.kv_heads(), self.step.queries.rows);
         if rows > FEW_ROWS {
             let most = (UNIT_QUERIES / self.group).max(1);
             let units = rows.div_ceil(most);
@@ -352,10 +371,8 @@ impl Run<'_> {
                 let (head, row) = (at / units, at % units * most);
                 let unit = Unit { head, heads: 1, row, rows: most.min(rows - row) };
                 self.load(&unit, work)?;
-                (0..tiles).try_for_each(|tile| self.fold_raw(&unit, tile, head, work))?;
-                for (at, block) in self.tokens.blocks.here(head).iter().enumerate() {
-                    self.fold_here(&unit, *block, head, at, work)?;
-                }
+                self.seen_tiles(&unit).try_for_each(|tile| self.fold_raw(&unit, tile, head, work))?;
+                self.seen_here(&unit, head).try_for_each(|at| self.fold_here(&unit, head, at, work))?;
                 self.choose_away(&unit, head, work)?;
                 work.reads.take(0, 1)?;
                 self.fold_away(&unit, (head, 0), deadline, work)?;
@@ -369,7 +386,8 @@ impl Run<'_> {
         self.load(&unit, work)?;
         let mut left = std::mem::take(&mut work.left);
         left.part = part as u32;
-        let total = heads * tiles + self.tokens.blocks.cells_here();
+        let total = heads * self.seen_tiles(&unit).len()
+            + (0..heads).map(|head| self.seen_here(&unit, head).len()).sum::<usize>();
         let segments = segments(total);
         for segment in share(segments, (part, parts)) {
             self.fold_segment(&unit, share(total, (segment, segments)), work, &mut left)?;
@@ -400,23 +418,42 @@ impl Run<'_> {
 
     /// Folds a run of cells: of each KV head tiles of raw tokens, then blocks in memory.
     fn fold_segment(&self, unit: &Unit, cells: Range<usize>, work: &mut Work, left: &mut Partial) -> Result<()> {
-        let (tiles, mut first) = (self.tokens.raw_tiles(), 0);
+        let (tiles, mut first) = (self.seen_tiles(unit), 0);
         for head in 0..unit.heads {
-            let blocks = self.tokens.blocks.here(head);
-            let own = cells.start.max(first)..cells.end.min(first + tiles + blocks.len());
+            let here = self.seen_here(unit, head);
+            let own = cells.start.max(first)..cells.end.min(first + tiles.len() + here.len());
             if !own.is_empty() {
                 self.begin_piece(unit, head, work);
                 for cell in own {
-                    match (cell - first).checked_sub(tiles) {
-                        None => self.fold_raw(unit, cell - first, head, work)?,
-                        Some(at) => self.fold_here(unit, blocks[at], head, at, work)?,
+                    match (cell - first).checked_sub(tiles.len()) {
+                        None => self.fold_raw(unit, tiles.start + cell - first, head, work)?,
+                        Some(at) => self.fold_here(unit, head, here.start + at, work)?,
                     }
                 }
                 self.end_piece(unit, head, work, left)?;
             }
-            first += tiles + blocks.len();
+            first += tiles.len() + here.len();
         }
         Ok(())
+    }
+
+    /// The raw tiles that rows of a unit may attend to: all but those before the window of its first row.
+    pub(super) fn seen_tiles(&self, unit: &Unit) -> Range<usize> {
+        let (tokens, tiles) = (self.tokens, self.tokens.raw_tiles());
+        let before = |window: u32| tokens.raw_before((self.own(unit) + 1).saturating_sub(window as usize));
+        let first = self.step.window.map_or(0, |window| (before(window) + tokens.missing) / BLOCK);
+        first.min(tiles)..tiles
+    }
+
+    /// Likewise which of the blocks of a KV head that are in memory.
+    fn seen_here(&self, unit: &Unit, head: usize) -> Range<usize> {
+        let here = self.tokens.blocks.here(head);
+        here.partition_point(|block| !self.sees(unit, *block))..here.len()
+    }
+
+    /// The position of the first row of a unit.
+    pub(super) fn own(&self, unit: &Unit) -> usize {
+        self.tokens.logical as usize - self.step.queries.rows + unit.row
     }
 
     /// Nothing is summed by the query vectors of a KV head.

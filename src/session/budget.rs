@@ -2,10 +2,12 @@
 //!
 //! The mildest step that holds is taken: tokens stay raw while they fit, then K has 8 bits and V 4, then the blocks that got
 //! the least attention lately go to a file, and where there is none, or it is full, they are dropped, head by head. The first
-//! tokens, the newest and pinned ones stay. A layer's share is that of its tokens' sizes, so that no layer takes another's.
+//! tokens, the newest and pinned ones stay. Layers with a window get what they need; the others have shares by their tokens' sizes,
+//! so that none takes another's.
 
 mod holds;
 mod ladder;
+mod windows;
 
 pub use holds::Holds;
 pub(super) use ladder::Ladder;
@@ -16,11 +18,13 @@ use super::metrics::{Field, numbers};
 use super::quant::Encoding;
 use super::step::Spare;
 use super::tier::Tier;
+use super::window::Window;
 use super::{Session, State};
 use crate::attend::{self, Blocks, WorkPool};
 use crate::layout::{Layout, Rows};
 use crate::status::{Result, bail};
-use crate::sys::pages;
+use crate::sys::{memory, pages};
+use windows::{Division, Needs};
 
 /// Sketches take at most this share of what is left for blocks, of 8: a block of the file is better than one that is gone.
 const MOST_SKETCHES: usize = 7;
@@ -58,18 +62,16 @@ impl From<&Rows> for Sizes {
 }
 
 /// What a budget needs to know of a model.
-#[derive(Clone, Copy, Debug)]
-struct Model {
-    layers: usize,
-    sizes: Sizes,
-    least_raw: u32,
-    working: usize,
-}
-
-impl Model {
-    fn holds(&self, bytes: u64) -> Holds {
-        Holds::new(bytes, self.layers, &self.sizes, self.least_raw, self.working)
-    }
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) layers: usize,
+    pub(super) sizes: Sizes,
+    /// Tokens of a layer that stay raw.
+    pub(super) least_raw: u32,
+    /// Bytes that no layer has.
+    pub(super) working: usize,
+    /// Of the layers that have one.
+    pub(super) windows: Vec<Window>,
 }
 
 /// The budget of a session.
@@ -174,14 +176,27 @@ impl Budget {
     }
 
     /// The share of a layer with such tokens, whose steps append `next` of them. `working`: bytes that no layer has.
-    pub(super) fn share(&self, layers: &[Layer], sizes: &Sizes, next: u32, working: usize) -> Share {
-        let token = sizes.token;
-        // A layer that has not been used yet is taken for one like this.
-        let all: usize = layers.iter().map(|layer| layer.sizes().map_or(token, |sizes| sizes.token)).sum();
-        let bytes = self.bytes - self.writing_bytes();
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(working) as u128 * token as u128
-            / all.max(1) as u128;
-        Share::new(bytes as usize, sizes, next)
+    pub(super) fn share(&self, layers: &[Layer], layer: (u32, &Sizes), next: u32, working: usize) -> Share {
+        let (number, sizes) = layer;
+        let of = |layer: &Layer| match layer.number == number {
+            true => Needs { sizes: *sizes, ..Needs::of(layer, sizes) },
+            false => Needs::of(layer, sizes),
+        };
+        let bytes = usize::try_from(self.bytes - self.writing_bytes()).unwrap_or(usize::MAX).saturating_sub(working);
+        let least_raw = self.model.as_ref().map_or(0, |model| model.least_raw);
+        let division = Division::new(bytes, least_raw, layers.iter().map(of));
+        Share::new(division.of(&of(&layers[number as usize])), sizes, next)
+    }
+
+    /// Takes note of the windows that layers have.
+    pub(super) fn see_windows(&mut self, layers: &[Layer]) -> Result<()> {
+        let Some(model) = &mut self.model else { return Ok(()) };
+        let windows = || layers.iter().filter_map(|layer| layer.window);
+        if !windows().eq(model.windows.iter().copied()) {
+            model.windows = memory::collect(windows())?;
+            self.set(self.bytes);
+        }
+        Ok(())
     }
 
     /// A layer is to have such tokens. `known`: those of each layer, `None` of layers that are like the first.
@@ -194,7 +209,8 @@ impl Budget {
         working: usize,
     ) -> Result<()> {
         let layers = known.clone().count();
-        let mut model = self.model.unwrap_or(Model { layers, sizes: *sizes, least_raw, working });
+        let unknown = || Model { layers, sizes: *sizes, least_raw, working, windows: Vec::new() };
+        let mut model = self.model.take().unwrap_or_else(unknown);
         if model.sizes.rows == sizes.rows {
             model.sizes = *sizes;
         }
@@ -202,13 +218,15 @@ impl Budget {
         let least = holds::least_bytes(all, least_raw, model.working);
         let budget = self.rules.bytes.max(self.bytes);
         if budget < least {
+            let working = model.working.max(LEAST_WORKING) as f64 / 1e6;
+            self.model = Some(model).filter(|_| self.least > 0);
             bail!(
                 InvalidArgument,
                 "the budget is {} MB (kv_memory_mb or kv_memory_bytes); at least {:.1} MB expected: working memory takes {:.1}, \
                  and each of {layers} layers has {least_raw} raw tokens, of {} bytes in this one, and {LEAST_BLOCKS} blocks",
                 budget as f64 / 1e6,
                 (least as f64 / 1e5).ceil() / 10.0,
-                model.working.max(LEAST_WORKING) as f64 / 1e6,
+                working,
                 sizes.token
             );
         }
@@ -227,7 +245,7 @@ impl Budget {
     fn set(&mut self, bytes: u64) {
         self.bytes = bytes.max(self.least).max(1);
         self.working = self.working.min((self.bytes / WORKING_PART) as usize);
-        self.holds = self.model.map(|model| model.holds(self.bytes));
+        self.holds = self.model.as_ref().map(|model| Holds::new(self.bytes, model));
     }
 
     /// Keeps the room for working memory that a chat had when it was saved.
@@ -254,7 +272,7 @@ impl Budget {
             let layer = &layers[at];
             if let (false, Some(sizes)) = (layer.slot.is_open(), layer.sizes()) {
                 let raw = layer.lengths().physical.saturating_sub(layer.leaving());
-                let share = self.share(layers, &sizes, 1, working);
+                let share = self.share(layers, (at as u32, &sizes), 1, working);
                 layers[at].fit(Some(&share), raw, tier.as_deref_mut());
             }
         }

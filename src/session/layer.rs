@@ -9,6 +9,7 @@ use super::step::{Slot, Spare, Step};
 use super::sums::{Sums, Wanted};
 use super::tier::Tier;
 use super::tokens::{CacheLengths, Edit, Runs, Tokens};
+use super::window::Window;
 use crate::layout::{self, Cache, Kind, Layout, Rows, TokenRange};
 use crate::status::{Error, Result, bail, error};
 use crate::store::Store;
@@ -30,6 +31,8 @@ pub(super) struct Layer {
     pub(super) slot: Shared<Slot>,
     /// Positions of tokens, and of those to come, that are never evicted.
     pub(super) pins: Runs,
+    /// `None` where rows attend to all tokens.
+    pub(super) window: Option<Window>,
     /// `None` where no token is evicted.
     pub(super) eviction: Option<Eviction>,
     /// `None` where the config compresses nothing.
@@ -63,6 +66,7 @@ impl Layer {
             step: Shared::new(Step::new())?,
             slot: Shared::new(Slot::default())?,
             pins: Runs::default(),
+            window: None,
             eviction: config.eviction_of(number).map(Eviction::new),
             lossless: Lossless::new(number, config),
             quant: Quant::new(number, config),
@@ -167,6 +171,7 @@ impl Layer {
     ) -> Result<()> {
         let (number, before, slots) = (self.number, self.lengths().physical, edit.slots.pairs());
         let scores = self.eviction.as_ref().map(|eviction| eviction.scores_of(slots)).transpose()?;
+        self.take_found();
         let tokens = &mut self.step_mut()?.tokens;
         // Without a cache there are no tokens in it.
         let mut released = 0;
@@ -202,7 +207,10 @@ impl Layer {
     /// BUSY: if a thread still attends in the last one.
     pub(super) fn prepare(&mut self, spare: &mut Spare, lanes: u32) -> Result<()> {
         let wanted = self.wanted();
-        let step = self.step_mut()?;
+        // What layers have found that read this one. Blocks that came for them are read again.
+        self.take_found();
+        let Some(step) = self.step.get_mut() else { return Err(busy(self.number)) };
+        self.quant.iter().for_each(|quant| quant.hold(&mut step.tokens));
         step.close();
         step.tokens.reserve()?;
         step.wanted = wanted;
@@ -223,10 +231,10 @@ impl Layer {
             None => self.buffer_tokens = 0,
         }
         self.chunk = 0;
-        let (attends, rows) = (self.attends(), self.rows);
+        let (attends, rows, window) = (self.attends(), self.rows, self.window.map(|window| window.tokens));
         let weighs = self.quant.as_ref().is_some_and(Quant::weighs);
         let step = self.step_mut()?;
-        (step.rows, step.attends, step.weighs) = (rows, attends, weighs);
+        (step.rows, step.attends, step.weighs, step.window) = (rows, attends, weighs, window);
         step.file = tier.filter(|_| attends).and_then(Tier::source);
         *self.slot.lock()? = Some(self.step.clone());
         Ok(())
@@ -295,9 +303,6 @@ impl Layer {
         self.step_mut()?.tokens = tokens;
         self.chunk = self.quant.as_ref().map_or(0, |quant| physical.saturating_sub(quant.least_raw()));
         (self.rows, self.value_scales, self.used) = (Some(rows), value_scales, true);
-        if let Some(quant) = &mut self.quant {
-            quant.ladder.loaded(&self.step.tokens, rows.heads);
-        }
         Ok(())
     }
 

@@ -25,6 +25,7 @@ mod tail;
 mod tier;
 mod tokens;
 mod warnings;
+mod window;
 
 pub use crate::attend::Queries;
 pub use budget::{Holds, MemoryStats, Rung};
@@ -172,10 +173,12 @@ impl Session {
 
     /// As [`Session::outlook`], of a state that is locked.
     fn outlook_of(&self, state: &State) -> Result<String> {
-        match &state.budget {
-            Some(budget) => budget.outlook(state.tier.as_ref()),
-            None => memory::text(&self.outlook),
-        }
+        let mut text = match &state.budget {
+            Some(budget) => budget.outlook(state.tier.as_ref())?,
+            None => memory::text(&self.outlook)?,
+        };
+        window::describe(&state.layers, &mut text)?;
+        Ok(text)
     }
 
     /// Opens a step of a layer whose cache has `kv_len` tokens: compressed tokens are back, and the plan is applied. An empty
@@ -200,6 +203,7 @@ impl Session {
             if let Some(lossless) = &mut layer.lossless {
                 spares = lossless.restore(store, cache, kv_len)?;
             }
+            layer.pass(cache, store, tier.as_mut())?;
             layer.evict(cache, store)?;
             layer.quantise(cache, store, encoding, share);
         } else {
@@ -227,7 +231,7 @@ impl Session {
         let mut state = self.state()?;
         let working = self.fit_working(&mut state)?;
         let State { layers, store, spare, budget, tier, .. } = &mut *state;
-        let at = layer as usize;
+        let (number, at) = (layer, layer as usize);
         let layer = find(layers, layer)?;
         let slot = layer.slot.clone();
         let mut open = slot.lock()?;
@@ -247,7 +251,7 @@ impl Session {
         drop(open);
         layer.see(&cache);
         layer.see_step(added);
-        let share = budget.as_ref().map(|budget| budget.share(layers, &cache.layout.into(), added, working));
+        let share = budget.as_ref().map(|budget| budget.share(layers, (number, &cache.layout.into()), added, working));
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - budget::chunk(added);
@@ -314,6 +318,13 @@ impl Session {
 
         let before = layer.lengths().logical;
         let stays = layout::check_pairs(logical, before)?;
+        let number = layer.number;
+        if stays < before {
+            // The edit is that of all layers as long.
+            let mut alike = layers.iter().filter(|other| other.number == number || other.lengths().logical == before);
+            alike.try_for_each(|other| other.check_rollback(logical))?;
+        }
+        let layer = find(layers, number)?;
         if stays < before {
             let edit = layer.tokens().kept(logical)?;
             let is_int8 = cache.as_ref().is_some_and(|cache| cache.layout.rows().key == Kind::Int8);
@@ -430,7 +441,8 @@ impl Session {
         if let Some(rows) = layer.rows.filter(|rows| head as usize >= rows.heads) {
             bail!(InvalidArgument, "kv_head is {head}; layer {} has {} KV heads", layer.number, rows.heads);
         }
-        Ok(layer.tokens().attended(head as usize)?.into_pairs())
+        let first = layer.window.map_or(0, |window| window.seen_from(layer.lengths().logical));
+        Ok(layer.tokens().attended(head as usize)?.with(0..first, false)?.into_pairs())
     }
 
     /// Bytes of working memory, which no layer has.
@@ -475,7 +487,8 @@ fn share(
         let of = |other: &Layer| if other.number == layer.number { Some(sizes) } else { other.sizes() };
         budget.check(layers.iter().map(of), &sizes, quant.least_raw(), working)?;
     }
-    Ok(Some(budget.share(layers, &sizes, layer.last_step, working)))
+    budget.see_windows(layers)?;
+    Ok(Some(budget.share(layers, (layer.number, &sizes), layer.last_step, working)))
 }
 
 fn find(layers: &mut [Layer], layer: u32) -> Result<&mut Layer> {

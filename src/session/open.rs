@@ -9,6 +9,7 @@ use super::quant::{self, QuantState};
 use super::tail;
 use super::tier::{self, Tier};
 use super::tokens::{CacheLengths, InFile, Runs, Tokens};
+use super::window::{self, Window};
 use super::{Session, State, find};
 use crate::attend::{Basis, Block, Blocks, Known, Offloaded};
 use crate::bytes::Reader;
@@ -33,6 +34,7 @@ pub(super) struct OpenedLayer {
     value_scales: Vec<u8>,
     last_step: u32,
     quant: QuantState,
+    window: Option<Window>,
 }
 
 /// Where the blocks of a layer are read from.
@@ -54,6 +56,8 @@ struct LayerState {
     quant: QuantState,
     eviction: SavedEviction,
     value_scales: Vec<u8>,
+    /// The window of the layer, and the first position that it has not left behind.
+    window: Option<(Window, u32)>,
 }
 
 impl Session {
@@ -113,7 +117,9 @@ impl Session {
                 budget.check(known, &rows.into(), least_raw, working)?;
             }
         }
-        let shares = rows.iter().map(|(_, rows)| Some(budget.as_ref()?.share(layers, &rows.into(), 1, working)));
+        let share =
+            |(number, rows): &(u32, Rows)| Some(budget.as_ref()?.share(layers, (*number, &rows.into()), 1, working));
+        let shares = rows.iter().map(share);
         let shares = memory::collect(shares)?;
         let found = memory::collect(rows.iter().map(|_| Mutex::new(None)))?;
         parallel::for_each(rows.len(), sys::cores() as usize, |_: &mut (), at| {
@@ -197,15 +203,19 @@ impl Layer {
             false => InFile { pieces, is_away: !raw.is_empty(), raw, of_base: true, ..InFile::default() },
         };
         let raw = Runs::of(&state.eviction.positions, lengths.logical)?;
-        let tokens = Tokens { lengths, raw, blocks, held: state.held.min(lengths.physical), in_file };
+        let passed = state.window.map_or(0, |(_, passed)| passed);
+        let tokens = Tokens { lengths, raw, blocks, held: state.held.min(lengths.physical), passed, in_file };
+        let window = self.window.or(state.window.map(|(window, _)| window));
+        window::check_wider((self.number, window), &tokens)?;
         let LayerState { last_step, quant, eviction, value_scales, .. } = state;
-        Ok(OpenedLayer { number: self.number, tokens, rows, eviction, scores, value_scales, last_step, quant })
+        Ok(OpenedLayer { number: self.number, tokens, rows, eviction, scores, value_scales, last_step, quant, window })
     }
 
     /// Takes what a file has of the layer, after a reset.
     pub(super) fn take_opened(&mut self, mut from: OpenedLayer) -> Result<()> {
         self.take(from.tokens, from.rows, from.value_scales)?;
         self.last_step = from.last_step;
+        self.set_window(from.window);
         // Of a prompt's step that was the last one before the save nothing has changed.
         self.chunk = self.chunk.max(budget::chunk(self.last_step));
         self.pins = std::mem::take(&mut from.eviction.pins);
@@ -255,8 +265,15 @@ fn read_state(bytes: &[u8]) -> Result<LayerState> {
     let (quant, eviction) = (QuantState::read(&mut reader)?, SavedEviction::read(&mut reader)?);
     let len = reader.number("the scales of V")?;
     let value_scales = memory::copied(reader.take(len, "the scales of V")?)?;
+    let window = match reader.rest() {
+        [] => None,
+        _ => {
+            let window = Window { tokens: reader.small("the window")?.max(1), rollback: reader.small("the rollback")? };
+            Some((window, reader.small("what the window has left behind")?))
+        }
+    };
     reader.end("the state")?;
-    Ok(LayerState { held, last_step, quant, eviction, value_scales })
+    Ok(LayerState { held, last_step, quant, eviction, value_scales, window })
 }
 
 /// CORRUPT: if a token is in two places.

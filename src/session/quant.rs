@@ -116,9 +116,14 @@ impl Quant {
         })
     }
 
-    /// Whether steps over these tokens attend by the session, in a cache of numbers. Tokens that were dropped leave gaps between
+    /// Whether steps over these tokens attend by the session, in a cache of numbers. Tokens that are gone leave gaps between
     /// those of the cache, of which a host's own attention does not know.
     pub(super) fn attends(&self, tokens: &Tokens) -> bool {
+        self.has_begun(tokens) || tokens.passed > 0
+    }
+
+    /// Whether tokens are quantised that are no longer recent.
+    fn has_begun(&self, tokens: &Tokens) -> bool {
         self.rules.always || !tokens.blocks.list().is_empty() || self.ladder.has_dropped()
     }
 
@@ -189,14 +194,18 @@ impl Quant {
         (self.poor, self.stays_raw, self.is_short) = (0, None, false);
     }
 
-    /// The shape of the blocks that are due; `None` where all raw tokens stay.
-    fn due(&mut self, tokens: &mut Tokens, rows: &Rows, share: Option<&Share>) -> Option<Shape> {
-        let physical = tokens.lengths.physical;
-        if tokens.blocks.list().is_empty() {
-            tokens.held = tokens.held.max(self.rules.sink_tokens.min(physical));
+    /// The first tokens of a chat stay raw, from before its first block on.
+    pub(super) fn hold(&self, tokens: &mut Tokens) {
+        if tokens.blocks.list().is_empty() && tokens.passed == 0 {
+            tokens.held = tokens.held.max(self.rules.sink_tokens.min(tokens.lengths.physical));
         }
+    }
+
+    /// The shape of the blocks that are due; `None` where all raw tokens stay.
+    fn due(&mut self, tokens: &Tokens, rows: &Rows, share: Option<&Share>) -> Option<Shape> {
+        let physical = tokens.lengths.physical;
         let is_long = physical.saturating_sub(tokens.held) >= self.recent() + BLOCK as u32;
-        let fits = || !self.attends(tokens) && share.is_none_or(|share| share.holds_raw(physical + self.turn));
+        let fits = || !self.has_begun(tokens) && share.is_none_or(|share| share.holds_raw(physical + self.turn));
         if !is_long || self.stays_raw.is_some() || fits() {
             return None;
         }
@@ -255,7 +264,7 @@ impl Layer {
     ) {
         let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return };
         quant.is_short = false;
-        let Some(shape) = quant.due(&mut step.tokens, &cache.layout.rows(), share) else { return };
+        let Some(shape) = quant.due(&step.tokens, &cache.layout.rows(), share) else { return };
         let (start, before) = (Instant::now(), step.tokens.blocks.list().len());
         let encoded = quant.encode(shape, &mut step.tokens, cache, encoding);
         let result = encoded.and_then(|rest| self.take_out(rest, before, cache, store));

@@ -52,6 +52,9 @@ impl Session {
                 continue;
             }
             memory::append(&mut text, format_args!("{comma}{{\"layer\":{number}"))?;
+            if let Some(window) = state.layers[number as usize].window {
+                memory::append(&mut text, format_args!(",\"window\":{}", window.tokens))?;
+            }
             state.measure(Some(number))?.write_json(&mut text)?;
             memory::append(&mut text, format_args!("}}"))?;
             comma = ",";

@@ -470,6 +470,10 @@ impl Layer {
         }
         push_number(&mut out, scales.len() as u64)?;
         memory::extend(&mut out, &scales)?;
+        if let Some(window) = self.window {
+            let numbers = [window.tokens, window.rollback, self.tokens().passed];
+            numbers.into_iter().try_for_each(|number| push_number(&mut out, number.into()))?;
+        }
         Ok(out)
     }
 }

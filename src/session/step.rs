@@ -1,9 +1,10 @@
 //! The open step of a layer: one object, which every thread of the host reads and nobody changes. Threads reach it without the
 //! lock of the session; what they add is behind locks of its own ([`Round`], [`Sums`]).
 
-use super::Session;
 use super::sums::{ScoredRows, Sums, Wanted};
+use super::tier::Tier;
 use super::tokens::{CacheLengths, Tokens};
+use super::{Session, State, find};
 use crate::attend::{self, Mass, Round, Shape, Source, Work};
 use crate::h2o::BlockSums;
 use crate::layout::{CacheRef, Rows};
@@ -11,6 +12,9 @@ use crate::status::{Error, Result, bail};
 use crate::sys::storage::Storage;
 use crate::sys::{Mutex, MutexGuard, Shared};
 use std::time::Duration;
+
+/// The file of blocks that are not in memory, and the longest wait for them.
+pub(super) type File = (Shared<Storage>, Duration);
 
 /// What a layer's threads share. Between steps its layer alone has it.
 pub(super) struct Step {
@@ -20,10 +24,11 @@ pub(super) struct Step {
     pub(super) rows: Option<Rows>,
     /// The session attends.
     pub(super) attends: bool,
+    /// Rows attend to so many tokens at most, their own included.
+    pub(super) window: Option<u32>,
     /// The step finds how much attention each block gets.
     pub(super) weighs: bool,
-    /// The file of blocks that are not in memory, and the longest wait for them.
-    pub(super) file: Option<(Shared<Storage>, Duration)>,
+    pub(super) file: Option<File>,
     /// How attention is summed; `None` where nothing is scored.
     pub(super) wanted: Option<Wanted>,
     /// Without lanes where nothing is scored.
@@ -37,6 +42,7 @@ impl Step {
             tokens: Tokens::NONE,
             rows: None,
             attends: false,
+            window: None,
             weighs: false,
             file: None,
             wanted: None,
@@ -66,11 +72,11 @@ impl Step {
         Ok(())
     }
 
-    /// See [`Session::attend`].
+    /// See [`Session::attend`]. `file`: that of blocks that are not in memory.
     fn attend(
         &self,
         (cache, kv_len): (&CacheRef<'_>, u32),
-        step: &attend::Step<'_>,
+        (step, file): (&attend::Step<'_>, Option<&File>),
         part: (u32, u32),
         work: &mut Work,
         write: &mut dyn FnMut(usize, usize, &[f32]),
@@ -94,7 +100,7 @@ impl Step {
         if heads != 0 && heads != rows.heads {
             bail!(InvalidArgument, "the layer has {heads} KV heads; the layout has {}", rows.heads);
         }
-        let file = self.file.as_ref().zip(blocks.basis.as_ref());
+        let file = file.zip(blocks.basis.as_ref());
         let tokens = attend::Tokens {
             // Of any size: one that blocks cannot have has none.
             shape: Shape { dims: rows.dims },
@@ -103,10 +109,12 @@ impl Step {
             weighs: self.weighs,
             cache: *cache,
             raw: kv_len as usize,
+            missing: self.tokens.missing(),
             positions: self.tokens.raw.pairs(),
             logical: logical + added,
         };
-        attend::attend(&tokens, step, part, &self.round, work, write)
+        let window = self.window.into_iter().chain(step.window).min();
+        attend::attend(&tokens, &attend::Step { window, ..*step }, part, &self.round, work, write)
     }
 }
 
@@ -169,8 +177,9 @@ impl Begun {
 impl Session {
     /// Runs a part of the attention of an open layer's step, over all tokens of the layer: `cache` has `kv_len` of them, and
     /// those of the step are the last. Parts run on any threads; `write` gets rows of the output: the row, its query head, and
-    /// its numbers. The output is complete once all parts have returned.
-    /// INVALID_ARGUMENT: if the layer is not open, the step does not fit it, a part is given twice, or a query is not finite.
+    /// its numbers. The output is complete once all parts have returned. Where the layer is closed, rows of another layer that
+    /// reads it attend to what its end has left.
+    /// INVALID_ARGUMENT: if the layer has not begun, the step does not fit it, a part is given twice, or a query is not finite.
     pub fn attend(
         &self,
         layer: u32,
@@ -179,12 +188,22 @@ impl Session {
         part: (u32, u32),
         write: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<()> {
-        let open = self.open_step(layer, "attention comes")?;
-        if !open.attends {
+        let (shared, closed_file);
+        let (attends, file) = match self.open_step(layer)? {
+            Some(open) => {
+                shared = open;
+                (shared.attends, shared.file.as_ref())
+            }
+            None => {
+                (shared, closed_file) = self.closed_step(layer, cache.1)?;
+                (true, closed_file.as_ref())
+            }
+        };
+        if !attends {
             bail!(InvalidArgument, "the host attends in layer {layer}: mnnkv_step::attends of begin is 0");
         }
         let mut work = self.parts()?.take();
-        let result = open.attend(cache, step, part, &mut work, write);
+        let result = shared.attend(cache, (step, file), part, &mut work, write);
         self.parts()?.give(work);
         result.map_err(|error| error.within(format_args!("layer {layer}")))
     }
@@ -195,18 +214,33 @@ impl Session {
         if lane >= self.lanes {
             bail!(InvalidArgument, "lane is {lane}; the session has {}", self.lanes);
         }
-        let open = self.open_step(layer, "scores come")?;
+        let Some(open) = self.open_step(layer)? else {
+            bail!(InvalidArgument, "layer {layer} is not open; scores come between begin and end");
+        };
         if open.wanted.is_some() { open.sums.add(lane, sums) } else { Ok(()) }
     }
 
-    /// The open step of a layer. INVALID_ARGUMENT: if there is none; `calls` are those that need it.
-    fn open_step(&self, layer: u32, calls: &str) -> Result<Shared<Step>> {
+    /// The step of a closed layer of `kv_len` tokens in its cache, and the file of its blocks.
+    /// INVALID_ARGUMENT: if it has none to attend to by the session, or another length.
+    fn closed_step(&self, layer: u32, kv_len: u32) -> Result<(Shared<Step>, Option<File>)> {
+        let mut state = self.state()?;
+        let State { layers, tier, .. } = &mut *state;
+        let found = find(layers, layer)?;
+        found.check_length(kv_len)?;
+        if !found.attends() || found.rows.is_none() || found.tokens().in_file.is_away {
+            bail!(
+                InvalidArgument,
+                "layer {layer} is not open, and has no tokens that the session attends to: begin comes first"
+            );
+        }
+        Ok((found.step.clone(), tier.as_ref().and_then(Tier::source)))
+    }
+
+    /// The open step of a layer. INVALID_ARGUMENT: if the layer is out of range.
+    fn open_step(&self, layer: u32) -> Result<Option<Shared<Step>>> {
         let Some(slot) = self.slots.get(layer as usize) else {
             bail!(InvalidArgument, "layer is {layer}; the session has {} layers", self.slots.len());
         };
-        match &*slot.lock()? {
-            Some(step) => Ok(step.clone()),
-            None => bail!(InvalidArgument, "layer {layer} is not open; {calls} between begin and end"),
-        }
+        Ok(slot.lock()?.clone())
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Tokens {
     pub(super) blocks: Blocks,
     /// The first raw tokens, which are never quantised.
     pub(super) held: u32,
+    /// The first position that the window of the layer has not left behind: tokens before it are gone, or about to go.
+    pub(super) passed: u32,
     pub(super) in_file: InFile,
 }
 
@@ -69,6 +71,7 @@ pub(super) struct Edit {
     /// Of each block the first position, and the tokens that are left; `None` where blocks stay as they are.
     blocks: Option<Vec<(u32, u64)>>,
     held: u32,
+    passed: u32,
     /// The raw tokens that are in the file, too.
     in_file: Vec<Run<u32>>,
 }
@@ -78,6 +81,11 @@ impl Edit {
     pub(super) fn lengths(&self) -> CacheLengths {
         self.lengths
     }
+}
+
+/// How many of these positions are before one.
+pub(super) fn stay_before(positions: &[Pair], end: u32) -> u32 {
+    positions.iter().map(|&[first, count]| (end as i32 - first).clamp(0, count) as u32).sum()
 }
 
 /// The pins once only the tokens at these positions stay, which are counted anew. Pins behind the last of them stay at their
@@ -97,6 +105,7 @@ impl Tokens {
         raw: Runs::NONE,
         blocks: Blocks::NONE,
         held: 0,
+        passed: 0,
         in_file: InFile::NONE,
     };
 
@@ -131,7 +140,28 @@ impl Tokens {
         raw.reserve()?;
         let lengths = CacheLengths { physical: raw.count(), ..self.lengths };
         let in_file = self.left_in_file(&slots)?;
-        Ok(Edit { slots, raw, lengths, blocks: None, held: self.held, in_file })
+        Ok(Edit { slots, raw, lengths, blocks: None, held: self.held, passed: self.passed, in_file })
+    }
+
+    /// Tokens that the first raw tile has less than a block: tiles and blocks begin at the same tokens.
+    pub(super) fn missing(&self) -> usize {
+        (self.held as usize).wrapping_neg() % BLOCK
+    }
+
+    /// No later row attends to tokens before a position: raw tiles and blocks that have no others are gone; `None`: there are none.
+    pub(super) fn behind(&self, position: u32) -> Result<Option<Edit>> {
+        let first = self.blocks.list().first();
+        let before =
+            self.raw.pairs().iter().map(|run| (position as i32 - run[0]).clamp(0, run[1]) as usize).sum::<usize>();
+        let leaving = ((before + self.missing()) / BLOCK * BLOCK).saturating_sub(self.missing()) as u32;
+        if leaving == 0 && first.is_none_or(|block| block.first + block.tokens() > position) {
+            return Ok(None);
+        }
+        let physical = self.lengths.physical;
+        let edit = self.left_in(&[[leaving as i32, (physical - leaving) as i32]])?;
+        let left = |block: &Placed| if block.first + block.tokens() > position { block.live } else { 0 };
+        let blocks = memory::collect(self.blocks.list().iter().map(|block| (block.first, left(block))))?;
+        Ok(Some(Edit { blocks: Some(blocks), held: self.held.saturating_sub(leaving), passed: position, ..edit }))
     }
 
     /// An edit of the history: only the tokens at these positions stay, and positions are counted anew over them.
@@ -161,7 +191,8 @@ impl Tokens {
         let logical = positions.iter().map(|range| range[1] as u32).sum();
         let lengths = CacheLengths { logical, physical: raw.count() };
         let in_file = self.left_in_file(&slots)?;
-        Ok(Edit { slots, raw, lengths, blocks: Some(blocks), held, in_file })
+        let passed = stay_before(positions, self.passed);
+        Ok(Edit { slots, raw, lengths, blocks: Some(blocks), held, passed, in_file })
     }
 
     /// Of the raw tokens in the file those in these slots.
@@ -184,8 +215,8 @@ impl Tokens {
 
     /// Applies an edit of these tokens; the places in the file of blocks that go are free.
     pub(super) fn apply(&mut self, edit: Edit, tier: Option<&mut Tier>) {
-        let Edit { raw, lengths, blocks, held, in_file, .. } = edit;
-        (self.raw, self.lengths, self.held, self.in_file.raw) = (raw, lengths, held, in_file);
+        let Edit { raw, lengths, blocks, held, passed, in_file, .. } = edit;
+        (self.raw, self.lengths, self.held, self.passed, self.in_file.raw) = (raw, lengths, held, passed, in_file);
         let Some(left) = blocks else { return };
         if let Some(tier) = tier {
             let gone = self.blocks.list().iter().zip(&left).filter(|(_, (_, live))| *live == 0);

@@ -20,8 +20,15 @@ impl Kept {
         let caches: Vec<&Attention> = model.layers.iter().filter_map(LayerShape::attention).collect();
         let layers = caches.len() as u32;
         let budget = budget / u64::from(report.setup.batch);
-        let found = rows(&caches, &report.setup)
-            .and_then(|rows| Holds::of(budget, layers, &rows).ok_or_else(|| format!("{rows} stay as they are")));
+        let windows = caches.iter().filter_map(|cache| match cache.span {
+            Span::Sliding(window) => Some(window),
+            Span::Full | Span::Chunked(_) => None,
+        });
+        let windows: Vec<u32> = windows.collect();
+        let found = rows(&caches, &report.setup).and_then(|rows| {
+            let holds = Holds::of(budget, layers, &rows, &windows).map_err(|error| error.to_string())?;
+            holds.ok_or_else(|| format!("{rows} stay as they are"))
+        });
         let notes = &mut report.notes;
         match found {
             Err(why) => {
@@ -34,8 +41,8 @@ impl Kept {
                         "kv_memory_mb: of a session of the layers that have a cache; others would have shares, too";
                     notes.push(text.into());
                 }
-                if caches.iter().any(|cache| cache.span != Span::Full) {
-                    notes.push("kv_memory_mb: layers with windows or chunks are counted with all tokens".into());
+                if caches.iter().any(|cache| matches!(cache.span, Span::Chunked(_))) {
+                    notes.push("kv_memory_mb: layers with chunks are counted with all tokens".into());
                 }
                 Some(Kept { budget, holds })
             }

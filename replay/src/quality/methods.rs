@@ -104,7 +104,7 @@ pub(super) const FILE: &str = "kv_memory_file";
 /// What a budget holds of such a model; `None` where its tokens stay raw.
 fn holds(shape: &Shape, bytes: u64) -> Option<Holds> {
     let (kind, heads) = (Dtype::F32.into(), shape.kv_heads);
-    Holds::of(bytes, shape.layers as u32, &Rows { key: kind, value: kind, heads, dims: shape.dims })
+    Holds::of(bytes, shape.layers as u32, &Rows { key: kind, value: kind, heads, dims: shape.dims }, &[]).ok().flatten()
 }
 
 /// Whether a budget quantises the tokens of a model.

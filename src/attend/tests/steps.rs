@@ -98,6 +98,7 @@ impl Chat {
             blocks: &self.blocks,
             cache: CacheRef::new(&self.layout, &self.key, &self.value).unwrap(),
             raw: self.raw,
+            missing: 0,
             positions: &self.positions,
             logical: self.numbers[0].len() as u32,
         }
@@ -228,7 +229,7 @@ proptest! {
         let source = chat.blocks.basis.as_ref().map(|basis| Source { file: &file, basis, wait: Duration::from_secs(9) });
         let tokens = Tokens {
             source, weighs: seed % 2 == 0, shape: Shape::new(dims).unwrap(), blocks: &chat.blocks, cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
-            raw: chat.raw, positions: &chat.positions, logical: logical as u32,
+            raw: chat.raw, missing: seed as usize % 64, positions: &chat.positions, logical: logical as u32,
         };
         let mut round = Round::default();
         let newest = if blocks > 0 { recent } else { sink + recent };
@@ -394,6 +395,7 @@ fn found(chat: &Chat, file: Slow, logit: f64, (parts, wait): (u32, Duration)) ->
         blocks: &chat.blocks,
         cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
         raw: chat.raw,
+        missing: 48,
         positions: &chat.positions,
         logical: chat.numbers[0].len() as u32,
     };

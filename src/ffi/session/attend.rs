@@ -9,7 +9,8 @@
 //!   those that a row does not attend to, or its output may be NaN.
 //! - Slopes (ALiBi), and a V of another width than K, are not supported.
 
-use super::handle::mnnkv_session;
+use super::handle::{mnnkv_session, with};
+use super::history::layer_or_all;
 use crate::attend::{Mask, Queries, Step};
 use crate::dtype::convert::{Endian, narrow};
 use crate::ffi::cache::mnnkv_cache;
@@ -50,7 +51,7 @@ pub struct mnnkv_attend {
     pub output_row_stride: u64,
     /// 1 = a row attends up to its own token (if rows > 1, these tokens must be raw); 0 = to all.
     pub causal: u32,
-    /// A row does not attend to tokens that are `window` or more before its own; 0 = no bound.
+    /// A row does not attend to tokens that are `window` or more before its own; 0 = no bound but mnnkv_session_window's.
     pub window: u32,
     /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
     pub soft_cap: f32,
@@ -69,11 +70,31 @@ unsafe impl Sized32 for mnnkv_attend {
     const MIN: usize = size_of::<mnnkv_attend>();
 }
 
+/// Says how far rows of a layer attend, or of all layers with MNNKV_ALL_LAYERS (sliding windows): from the next begin on tokens
+/// leave that no later row attends to, 64 at a time. Attention is the same to the bit. A reset keeps the window. h2o evicts
+/// nothing of a layer that has one.
+/// window: tokens that a row attends to, its own included; 0 = all. mnnkv_session_attend applies it beside mnnkv_attend::window.
+/// If you attend yourself, the cache has the newest tokens: count from its last one.
+/// rollback: tokens that you may take back (mnnkv_session_keep) from the length at a begin, such as drafts. As many more stay.
+/// INVALID_ARGUMENT: if layer is out of range or open, window + rollback is above 2^31 - 1, or tokens have gone that rows would
+/// attend to; nothing has changed
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
+pub unsafe extern "C" fn mnnkv_session_window(
+    session: *mut mnnkv_session,
+    layer: u32,
+    window: u32,
+    rollback: u32,
+) -> mnnkv_status {
+    body!(with(session, |session| session.set_window(layer_or_all(layer), window, rollback)))
+}
+
 /// Runs part `part` of the `parts` (1 to 64) of the attention of an open step. Call each part once, on any thread and in any
 /// order; none waits for another. The output is complete when all have returned. Then you may append further tokens of the step,
 /// and call all parts again for their rows. The rows of all such rounds add up to `queries` of end.
+/// A layer that reads K and V of another one passes that one's number after its end: rows attend to what end has left. All parts
+/// of one such layer come before those of the next.
 /// cache->kv_len: raw tokens now; those of the step are the last. The buffers are only read.
-/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len is below the length of begin or above
+/// INVALID_ARGUMENT: if layer is out of range, has not begun, or does not attend; kv_len is below the length of begin or above
 /// max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap the output;
 /// the token of one of several causal rows is quantised; a query is not finite, or above 1e26 times scale; a logit overflows; K
 /// of a raw token is not finite; the mask has a NaN or +inf; or a part comes twice, or differs from the first in parts, rows,

@@ -31,7 +31,8 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
 /// move together, and cache->kv_len becomes the new length. Positions count anew from 0, evicted tokens included. Rotations stay.
 /// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
 /// cache: with kv_len 0, layout, key and value may be NULL. K INT8: a chat that has tokens must keep one in its cache.
-/// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
+/// INVALID_ARGUMENT: if layer is out of range or open, pairs, kv_len or cache do not fit it, or the window of a layer as long has
+/// left tokens behind that the next row would attend to; nothing has changed
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_keep(
     session: *mut mnnkv_session,

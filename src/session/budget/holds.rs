@@ -1,10 +1,14 @@
 //! What a budget holds, before a chat runs.
 
-use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_SKETCHES, Share, Sizes, WRITING_PART};
+use super::windows::{Division, Needs};
+use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_SKETCHES, Model, Share, Sizes, WRITING_PART};
 use crate::attend::{BLOCK, Basis, Blocks};
 use crate::layout::Rows;
 use crate::session::config;
 use crate::session::quant;
+use crate::session::window::Window;
+use crate::status::Result;
+use crate::sys::memory;
 
 /// Tokens of a chat that a budget holds. All layers have the same rows, and each step appends one token. Working memory
 /// takes its part first.
@@ -22,33 +26,54 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// Of a session of `layers` layers, whose config sets nothing but the budget, before it has working memory. `None` where
-    /// such rows stay raw, whatever they take: K or V is quantised, or blocks cannot have heads of this size.
-    pub fn of(bytes: u64, layers: u32, rows: &Rows) -> Option<Self> {
+    /// As many as a chat can have.
+    pub const ALL: u64 = i32::MAX as u64;
+
+    /// Of a session of `layers` layers, whose config sets nothing but the budget, before it has working memory. `windows`: those of
+    /// the layers that have one. `None` where such rows stay raw, whatever they take: K or V is quantised, or blocks cannot have
+    /// heads of this size.
+    pub fn of(bytes: u64, layers: u32, rows: &Rows, windows: &[u32]) -> Result<Option<Self>> {
+        let windows = memory::collect(windows.iter().map(|tokens| Window { tokens: *tokens, rollback: 0 }))?;
         let least_raw = quant::least_raw(config::SINK_TOKENS);
-        quant::shape(rows).map(|_| Holds::new(bytes, layers as usize, &rows.into(), least_raw, 0))
+        let model = Model { layers: layers as usize, sizes: rows.into(), least_raw, working: 0, windows };
+        Ok(quant::shape(rows).map(|_| Holds::new(bytes, &model)))
     }
 
-    /// `least_raw`: tokens of a layer that stay raw. `working`: bytes that no layer has.
-    pub(in crate::session) fn new(bytes: u64, layers: usize, sizes: &Sizes, least_raw: u32, working: usize) -> Self {
-        let (layers, rows) = (layers.max(1), &sizes.rows);
-        let least_bytes = least_bytes(std::iter::repeat_n(*sizes, layers), least_raw, working);
-        let working = working.max(LEAST_WORKING) as u64;
-        let bytes = usize::try_from(bytes.saturating_sub(working) / layers as u64).unwrap_or(usize::MAX);
-        let share = Share::new(bytes, sizes, 1);
+    pub(in crate::session) fn new(bytes: u64, model: &Model) -> Self {
+        let Model { sizes, least_raw, .. } = *model;
+        let (layers, rows) = (model.layers.max(1), &sizes.rows);
+        let least_bytes = least_bytes(std::iter::repeat_n(sizes, layers), least_raw, model.working);
+        let working = model.working.max(LEAST_WORKING) as u64;
+        let all = usize::try_from(bytes.saturating_sub(working)).unwrap_or(usize::MAX);
+        let needs = |window: Option<&Window>| Needs { sizes, window: window.copied(), blocks: 0 };
+        let others = layers.saturating_sub(model.windows.len());
+        let each = model.windows.iter().map(|window| needs(Some(window))).chain((0..others).map(|_| needs(None)));
+        let division = Division::new(all, least_raw, each);
+        // Tokens of a chat from which on a layer with a window has fewer bits.
+        let windows_raw = match model.windows.first().map(|window| division.of(&needs(Some(window)))) {
+            Some(bytes) if !division.are_raw => Share::new(bytes, &sizes, 1).raw_tokens(),
+            _ => u64::MAX,
+        };
+        if others == 0 {
+            let raw_tokens = windows_raw.min(Holds::ALL);
+            return Holds { least_bytes, raw_tokens, quantised_tokens: Holds::ALL, file_tokens: Holds::ALL };
+        }
+        let share = Share::new(division.of(&needs(None)), &sizes, 1);
         let Some(shape) = quant::shape(rows) else {
             // They stay raw, whatever they take.
             let raw_tokens = (share.bytes.saturating_sub(share.pages) / share.token.max(1)) as u64;
             return Holds { least_bytes, raw_tokens, quantised_tokens: raw_tokens, file_tokens: raw_tokens };
         };
-        let raw_tokens = share.raw_tokens().saturating_sub(quant::TURNS.min(layers as u32).saturating_sub(1).into());
+        let raw_tokens = share.raw_tokens().min(windows_raw);
+        let raw_tokens = raw_tokens.saturating_sub(quant::TURNS.min(layers as u32).saturating_sub(1).into());
         let (block, room) = (Blocks::block_bytes(shape, rows.heads), share.for_blocks(least_raw));
         let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
         let quantised_tokens = tokens(room / block);
         let [all, sketches] = Blocks::away_bytes(rows.heads);
         // Blocks on their way to the file take their part first, and sketches theirs of what lists and directions leave.
-        let room =
-            room.saturating_sub(bytes / WRITING_PART as usize).saturating_sub(Basis::bytes_of(rows.heads, rows.dims));
+        let room = room
+            .saturating_sub(share.bytes / WRITING_PART as usize)
+            .saturating_sub(Basis::bytes_of(rows.heads, rows.dims));
         let away =
             room as u128 * MOST_SKETCHES as u128 / (sketches * 8 + (all - sketches) * MOST_SKETCHES).max(1) as u128;
         let away = usize::try_from(away).unwrap_or(usize::MAX);

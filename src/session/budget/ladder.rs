@@ -1,10 +1,10 @@
 //! What a layer does to hold its share: which blocks go to the file, which are dropped, and which come back.
 
 use super::{MOST_SKETCHES, Share};
-use crate::attend::{self, Arrived, BLOCK, Blocks, Found, Placed, Reads};
+use crate::attend::{self, Arrived, BLOCK, Blocks, Found, Reads};
 use crate::session::layer::Layer;
 use crate::session::tier::{Taken, Tier};
-use crate::session::tokens::{CacheLengths, Runs, Tokens};
+use crate::session::tokens::{Runs, Tokens};
 use crate::status::{Error, Result, Status};
 use crate::sys::memory;
 use std::cmp::Ordering;
@@ -65,17 +65,6 @@ impl Ladder {
             number: self.number,
             ..Ladder::default()
         };
-    }
-
-    /// A chat was loaded, some of whose blocks had been dropped: their tokens are in no place.
-    pub(in crate::session) fn loaded(&mut self, tokens: &Tokens, heads: usize) {
-        let (CacheLengths { logical, physical }, blocks) = (tokens.lengths, &tokens.blocks);
-        let live: u32 = blocks.list().iter().map(Placed::tokens).sum();
-        let gone = logical.saturating_sub(physical).saturating_sub(live) as usize * heads;
-        let empty = |block: u32| blocks.cells_of(block).iter().filter(|cell| cell.is_nowhere()).count();
-        let parts: usize = (0..).zip(blocks.list()).map(|(at, placed)| placed.tokens() as usize * empty(at)).sum();
-        self.dropped = (gone + parts) as u64;
-        (self.let_go, self.has_gone) = (self.dropped, true);
     }
 
     /// Tokens that were dropped since the reset, lost ones with them and without.
@@ -433,13 +422,20 @@ impl Ladder {
 }
 
 impl Layer {
+    /// Takes what steps have found since the last call: before blocks get other numbers. Returns those that came from the file.
+    pub(in crate::session) fn take_found(&mut self) -> Vec<Arrived> {
+        match (&mut self.quant, self.step.get_mut()) {
+            (Some(quant), Some(step)) => quant.ladder.see(&mut step.tokens.blocks, step.round.all_found()),
+            _ => Vec::new(),
+        }
+    }
+
     /// Takes what a step has found, and lets the least wanted blocks leave until the layer holds its share beside so many raw
     /// tokens. Waits for the file while the rows of the step may.
     pub(in crate::session) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, tier: Option<&mut Tier>) {
-        let rows = self.last_step.max(1);
+        let (rows, arrived) = (self.last_step.max(1), self.take_found());
         let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return };
         let blocks = &mut step.tokens.blocks;
-        let arrived = quant.ladder.see(blocks, step.round.all_found());
         // Where the step was refused memory, nothing leaves to make room for tokens that the next one quantises.
         if let Some(share) = share.filter(|_| !quant.is_short()) {
             if let Some(tier) = &tier {
@@ -481,6 +477,7 @@ impl Layer {
     /// Returns how many are lost.
     pub(in crate::session) fn check_copies(&mut self, tier: &mut Tier) -> Result<u64> {
         let is_harmed = tier.is_harmed();
+        self.take_found();
         let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return Ok(0) };
         let blocks = &mut step.tokens.blocks;
         if !is_harmed && !quant.ladder.is_damaged() {
@@ -496,6 +493,7 @@ impl Layer {
 
     /// Drops what the file of the budget has no more.
     pub(in crate::session) fn lose(&mut self, mut lost: Found, tier: Option<&mut Tier>) {
+        self.take_found();
         if let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) {
             let blocks = &mut step.tokens.blocks;
             quant.ladder.see(blocks, &mut lost);

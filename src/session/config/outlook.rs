@@ -28,6 +28,9 @@ impl Display for Bounded<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Bounded(memory, bytes, holds, is_missing) = self;
         let budget = *bytes as f64 / 1e6;
+        if holds.is_some_and(|holds| holds.quantised_tokens == Holds::ALL) {
+            return write!(f, "at most {budget} MB, which hold the windows of all layers");
+        }
         if let Some(holds) = holds.filter(|holds| holds.raw_tokens == holds.quantised_tokens) {
             let most = Grouped(holds.raw_tokens);
             return write!(f, "{budget} MB, as far as raw tokens hold it, {most}: such K and V have no 8 and 4 bits");

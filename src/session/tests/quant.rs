@@ -4,6 +4,7 @@ mod budget;
 mod examples;
 mod found;
 mod opened;
+mod windows;
 
 use crate::attend::tests::by_format;
 use crate::attend::{Mask, Queries, Step};
@@ -15,7 +16,7 @@ use crate::host::packing::flash;
 use crate::layout::{Cache, CacheRef, Layout, Pair, Spec, scatter};
 use crate::session::tests::saved::ChatPath;
 use crate::session::tests::{number, reported};
-use crate::session::{CacheLengths, Host, Rung, Session};
+use crate::session::{CacheLengths, Holds, Host, Rung, Session};
 use crate::status::{Error, Result, Status};
 use crate::sys::memory::shortage;
 

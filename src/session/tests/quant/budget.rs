@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::attend::{Cell, Placed};
-use crate::session::Holds;
-use crate::session::budget::room;
+use crate::session::budget::{Model, room};
 
 const STEP: usize = 16;
 
@@ -40,8 +39,10 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
     ] {
         let mut chat = Chat::with(mode, seed, &format!(r#""kv_memory_bytes": {bytes}"#));
         let rows = chat.layout.rows();
-        let holds = |working| Holds::new(bytes, 1, &(&rows).into(), 16 + 95, working);
-        assert_eq!(Holds::of(bytes, 1, &rows), Some(holds(0)));
+        let model =
+            |working| Model { layers: 1, sizes: (&rows).into(), least_raw: 16 + 95, working, windows: Vec::new() };
+        let holds = |working| Holds::new(bytes, &model(working));
+        assert_eq!(Holds::of(bytes, 1, &rows, &[]).unwrap(), Some(holds(0)));
         let [raw, quantised, away] = grow(&mut chat);
         let stats = chat.session.memory_stats().unwrap();
         assert_eq!((stats.raw_tokens, stats.quantised_tokens), (holds(0).raw_tokens, holds(0).quantised_tokens));
@@ -194,7 +195,7 @@ fn raw_tokens_of_a_budget_take_the_bytes_that_they_have_in_the_hosts_buffers() {
     }
     // A chat that runs is not refused for the padding of other buffers, which take more.
     let dense = self::layout(Dtype::F16, [2, 24, 8], 400);
-    let least = Holds::of(0, 1, &dense.rows()).unwrap().least_bytes;
+    let least = Holds::of(0, 1, &dense.rows(), &[]).unwrap().unwrap().least_bytes;
     for (budget, is_reset) in [(least, false), (budget, true)] {
         let session = session(&format!(r#"{{"kv_memory_bytes": {budget}}}"#));
         for layout in [&dense, &layout] {
@@ -218,11 +219,11 @@ fn a_budget_below_the_least_is_refused() {
         let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
         session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), 0).map(|_| ())
     };
-    let least = Holds::of(0, 1, &layout.rows()).unwrap().least_bytes;
+    let least = Holds::of(0, 1, &layout.rows(), &[]).unwrap().unwrap().least_bytes;
     begin(least).unwrap();
     assert_eq!(begin(least - 1).unwrap_err().status(), Status::InvalidArgument);
     // Two blocks beside the tokens that stay raw.
-    assert_eq!(Holds::of(least, 1, &layout.rows()).unwrap().quantised_tokens, 16 + 95 + 2 * 64);
+    assert_eq!(Holds::of(least, 1, &layout.rows(), &[]).unwrap().unwrap().quantised_tokens, 16 + 95 + 2 * 64);
     // A cache that an edit has shown is checked all the same.
     let session = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, least - 1));
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
@@ -230,7 +231,7 @@ fn a_budget_below_the_least_is_refused() {
     let refused = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), 0).unwrap_err();
     assert_eq!(refused.status(), Status::InvalidArgument);
     // Rows that stay raw.
-    assert_eq!(Holds::of(least, 1, &crate::layout::Rows { dims: 20, ..layout.rows() }), None);
+    assert_eq!(Holds::of(least, 1, &crate::layout::Rows { dims: 20, ..layout.rows() }, &[]).unwrap(), None);
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn a_budget_that_is_too_small_for_a_later_layer_is_refused() {
     let rows = |kv_heads| Layout::new(&Spec { kv_heads, ..spec(Dtype::F16, PACKS[0], 200) }).unwrap();
     let layouts = [1, 1, 6].map(rows);
     // A share of the last is what it needs, and those of the others are by their tokens.
-    let [small, large] = [1, 2].map(|at| Holds::of(0, 1, &layouts[at].rows()).unwrap().least_bytes);
+    let [small, large] = [1, 2].map(|at| Holds::of(0, 1, &layouts[at].rows(), &[]).unwrap().unwrap().least_bytes);
     let session = |bytes: u64| {
         let config = format!(r#"{{"kv_memory_bytes": {bytes}}}"#);
         Session::with_host(config.as_bytes(), b"", 3, 2, Host { attends: true }).unwrap()
@@ -267,13 +268,13 @@ fn a_budget_that_is_too_small_for_a_later_layer_is_refused() {
 #[test]
 fn a_trim_before_the_first_step_leaves_the_least() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Drops, Random::new(9));
-    let least = Holds::of(0, 1, &chat.layout.rows()).unwrap().least_bytes;
+    let least = Holds::of(0, 1, &chat.layout.rows(), &[]).unwrap().unwrap().least_bytes;
     chat.session = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, 4 * least));
     chat.session.trim(0).unwrap();
     assert_ne!(chat.session.memory_stats().unwrap().budget_bytes, 0, "which would be none");
     chat.step(40);
     let stats = chat.session.memory_stats().unwrap();
-    let holds = Holds::of(least, 1, &chat.layout.rows()).unwrap();
+    let holds = Holds::of(least, 1, &chat.layout.rows(), &[]).unwrap().unwrap();
     assert_eq!((stats.budget_bytes, stats.raw_tokens), (least, holds.raw_tokens));
     assert_eq!(chat.session.warnings().unwrap(), "", "nothing is lost yet");
     let outlook = chat.session.outlook().unwrap();

@@ -70,7 +70,7 @@ fn steps_that_did_not_attend_are_refused_and_unharmed() {
     refused(end(&mut chat), "its rows have attended to");
     chat.kv_len -= 1;
     end(&mut chat).unwrap();
-    refused(attend(&chat, &good, (0, 1), len, DIMS), "is not open");
+    refused(attend(&chat, &good, (0, 1), len - 1, DIMS), "expected, as the last call left it");
     chat.step(3);
 }
 

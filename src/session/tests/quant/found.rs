@@ -98,7 +98,7 @@ fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() 
         let mut read: Vec<_> = found.arrived.iter().map(first).collect();
         read.sort_unstable();
         read.dedup();
-        let share = budget.share(layers, &layers[0].sizes().unwrap(), 1, 0);
+        let share = budget.share(layers, (0, &layers[0].sizes().unwrap()), 1, 0);
         let raw = layers[0].lengths().physical - 64;
         *layers[0].step_mut().unwrap().round.all_found() = found;
         layers[0].fit(Some(&share), raw, tier.as_mut());

@@ -199,7 +199,7 @@ struct SmallChat {
 /// Saves a chat of a small layer, part of which its file alone has.
 fn small_chat(path: &ChatPath) -> SmallChat {
     let layout = Layout::new(&Spec { kv_heads: 1, head_dim: 8, ..spec(Dtype::F16, PACKS[0], 400) }).unwrap();
-    let least = Holds::of(0, 1, &layout.rows()).unwrap().least_bytes;
+    let least = Holds::of(0, 1, &layout.rows(), &[]).unwrap().unwrap().least_bytes;
     let config = format!(r#"{{"kv_memory_bytes": {}, "kv_memory_file": "{}"}}"#, least + 4000, path.text());
     let session = session(&config);
     let (mut key, mut value, mut len, mut random) =
@@ -286,7 +286,7 @@ fn a_chat_that_is_opened_is_within_the_budget() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Always, Random::new(12));
     (0..12).for_each(|_| drop(chat.step(100)));
     chat.save().unwrap();
-    let budget = 2 * Holds::of(0, 1, &chat.layout.rows()).unwrap().least_bytes;
+    let budget = 2 * Holds::of(0, 1, &chat.layout.rows(), &[]).unwrap().unwrap().least_bytes;
     // Its file is closed first.
     chat.session = session("{}");
     let small = session(&format!(r#"{{"kv_memory_bytes": {}}}"#, budget / 2 - 1));

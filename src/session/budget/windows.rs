@@ -1,0 +1,82 @@
+//! The parts of a budget: layers with a window get what they need, the others share the rest by the sizes of their tokens.
+
+use super::{Share, Sizes};
+use crate::attend::{BLOCK, Blocks, FEW_ROWS};
+use crate::session::layer::Layer;
+use crate::session::quant;
+use crate::session::window::Window;
+
+/// Layers with a window stay raw where that takes this part of the budget at most, or all of it where there are no others.
+const RAW_PART: usize = 4;
+
+/// A layer as a budget sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Needs {
+    pub(super) sizes: Sizes,
+    pub(super) window: Option<Window>,
+    /// Bytes of its blocks now.
+    pub(super) blocks: usize,
+}
+
+impl Needs {
+    /// Of a layer; one that has not been used yet is taken for one with tokens like these.
+    pub(super) fn of(layer: &Layer, unknown: &Sizes) -> Self {
+        let sizes = layer.sizes().unwrap_or(*unknown);
+        Needs { sizes, window: layer.window, blocks: layer.tokens().blocks.bytes() }
+    }
+
+    /// Bytes that a window takes raw: twice, as [`Share::holds_raw`] asks for.
+    fn raw_bytes(&self, window: Window) -> usize {
+        let most = (window.most().saturating_add(quant::TURNS) as usize).saturating_add(FEW_ROWS);
+        most.saturating_mul(self.sizes.token).saturating_add(Share::new(0, &self.sizes, 1).pages).saturating_mul(2)
+    }
+
+    /// Bytes that it takes in 8 and 4 bits, beside the tokens that stay raw.
+    fn quantised_bytes(&self, window: Window, least_raw: u32) -> usize {
+        let Some(shape) = quant::shape(&self.sizes.rows) else { return self.raw_bytes(window) };
+        let block = Blocks::block_bytes(shape, self.sizes.rows.heads);
+        let blocks = (window.most() as usize).div_ceil(BLOCK).saturating_add(1).saturating_mul(block);
+        // Channels in 16 bits take more.
+        let blocks = blocks.max(self.blocks + block);
+        Share::new(0, &self.sizes, FEW_ROWS as u32).raw(least_raw).saturating_add(blocks)
+    }
+}
+
+/// How a budget is divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Division {
+    bytes: usize,
+    least_raw: u32,
+    /// Bytes of a token of all layers, and of those without a window.
+    all: usize,
+    others: usize,
+    /// Bytes of the layers with a window.
+    windows: usize,
+    /// These stay raw.
+    pub(super) are_raw: bool,
+}
+
+impl Division {
+    /// Of so many bytes among these layers.
+    pub(super) fn new(bytes: usize, least_raw: u32, layers: impl Iterator<Item = Needs> + Clone) -> Self {
+        let sum = |of: fn(&Needs) -> usize| layers.clone().fold(0usize, |sum, layer| sum.saturating_add(of(&layer)));
+        let all = sum(|layer| layer.sizes.token).max(1);
+        let others = sum(|layer| if layer.window.is_none() { layer.sizes.token } else { 0 });
+        let raw = sum(|layer| layer.window.map_or(0, |window| layer.raw_bytes(window)));
+        let are_raw = raw <= if others > 0 { bytes / RAW_PART } else { bytes };
+        let mut division = Division { bytes, least_raw, all, others, windows: 0, are_raw };
+        division.windows = layers.map(|layer| layer.window.map_or(0, |_| division.of(&layer))).sum();
+        division
+    }
+
+    /// Bytes of a layer.
+    pub(super) fn of(&self, layer: &Needs) -> usize {
+        let part = |bytes: usize, all: usize| (bytes as u128 * layer.sizes.token as u128 / all.max(1) as u128) as usize;
+        let Some(window) = layer.window else { return part(self.bytes - self.windows, self.others) };
+        let needed = match self.are_raw {
+            true => layer.raw_bytes(window),
+            false => layer.quantised_bytes(window, self.least_raw),
+        };
+        needed.min(part(self.bytes, self.all))
+    }
+}
