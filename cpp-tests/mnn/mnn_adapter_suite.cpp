@@ -284,7 +284,11 @@ std::vector<refused> all_refused() {
     unit.h_pack_8 = 16;
     unit = unit.in_mode(10);
     add("bytes", "an element of the cache has 1 bytes").element_bytes = 1;
-    add("sliding_attention", R"(attention_type is "mix", not "full")").attention_type = "mix";
+    add("windows_and_h2o", R"(attention_type is "mix": its masks count the tokens that kv_h2o_enable evicts)").attention_type = "mix";
+    settings& no_width = add("windows_without_a_width", R"(attention_type is "mix", and the config has no sliding_window)");
+    no_width = configured(no_width, R"("kv_memory_mb": 10)");
+    no_width.attention_type = "mix";
+    add("attention_type", R"(attention_type is "chunked", not "full", "mix" or "sliding")").attention_type = "chunked";
     add("glm_mask", R"(attention_mask is "glm", not "float")").attention_mask = "glm";
     settings& wrong = add("wrong_type", "kv_h2o_block_tokens");
     wrong = configured(wrong, both, R"("kv_h2o_block_tokens": "x")");
@@ -395,21 +399,23 @@ TEST_F(MnnAdapter, LeavesOnlyTheSharedCacheAlone) {
     how.reads = {-1, -1, 1, -1};
     chat chat(how);
     ASSERT_NO_FATAL_FAILURE(live(chat));
-    EXPECT_FALSE(chat.last(2).hooked) << "it has no cache of its own";
+    EXPECT_FALSE(chat.last(2).attended) << "MNN attends";
     const bytes ours = chat.host().buffers(1);
     EXPECT_TRUE(same(ours, chat.plain().buffers(1)));
     EXPECT_FALSE(same(chat.host().buffers(0), chat.plain().buffers(0)));
     EXPECT_FALSE(same(chat.host().buffers(3), chat.plain().buffers(3)));
     const json metrics = json_reader(chat.host().metrics()).read();
-    EXPECT_EQ(metrics["off"].text, "a cache is read by more than one layer");
+    const std::string why = "a cache is read by more than one layer, and kv_h2o_enable or kv_lossless_enable is on";
+    EXPECT_EQ(metrics["off"].text, why);
     EXPECT_GT(metrics["h2o_lossless_raw_bytes"].number, 0.0) << "of the other caches";
-    EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: off where a cache is read by more than one layer\n");
+    EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: off where " + why + "\n");
 }
 
 TEST_F(MnnAdapter, LeavesCachesAloneBeyondLayerNums) {
     settings how = configured(shape(2, true), compressing("store", 0));
     how.layers = 4;
     how.layer_nums = 2;
+    how.steps_at_load = false;  // no step counts the caches
     chat chat(how);
     ASSERT_NO_FATAL_FAILURE(live(chat));
     for (int layer = 0; layer < 4; ++layer) {
@@ -447,6 +453,7 @@ std::pair<std::string, std::string> lines_of(const std::string& keys, const std:
     mnn_stub::take_outlooks();
     settings how = configured(settings(), keys, more);
     how.layer_nums = 30;
+    how.steps_at_load = false;  // no step counts the caches
     mnn_stub::engine engine(how);
     (void)engine.forward({{0, 0}, {1, 1}});
     (void)engine.forward({{2, 2}});

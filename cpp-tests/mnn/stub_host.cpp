@@ -57,6 +57,11 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
                 queries.push_back(made_up(query, layer, head, d, of));
             }
         }
+        // Tokens of a tile from `begin` on before those that a row's window shows.
+        const int window = how.window_of(layer);
+        const auto hidden_from = [&](int r, int begin, int here) {
+            return window == 0 ? 0 : std::min(here, std::max(0, length - rows + r + 1 - window - begin));
+        };
         // Tokens of a tile from `begin` on that a row may attend to.
         const auto visible_to = [&](int r, int begin, int here) {
             return std::max(0, std::min(here, length - rows + r + 1 - begin));
@@ -73,17 +78,18 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
                 const float* const q = &queries[index_of(r * dims)];
                 row.assign(index_of(here), 0.0f);
                 float top = tops[at], sum = 0;
-                for (int t = 0; t < visible; ++t) {
+                const int hidden = hidden_from(r, begin, here);
+                for (int t = hidden; t < visible; ++t) {
                     const std::size_t of = index_of((begin + t) * how.kv_heads + kv_head);
                     row[index_of(t)] = scale * product_of(q, &keys[of * index_of(dims)], dims,
                                                           key_sums.empty() ? nullptr : &key_sums[of]);
                     top = std::max(top, row[index_of(t)]);
                 }
-                for (int t = 0; t < visible; ++t) {
+                for (int t = hidden; t < visible; ++t) {
                     row[index_of(t)] = std::exp(row[index_of(t)] - top);
                     sum += row[index_of(t)];
                 }
-                scales[at] = visible > 0 ? std::exp(tops[at] - top) : 1.0f;
+                scales[at] = visible > hidden ? std::exp(tops[at] - top) : 1.0f;
                 sums[at] = sums[at] * scales[at] + sum;
                 tops[at] = top;
                 float* const out = &output[index_of((r * how.heads + head) * dims)];
@@ -122,6 +128,46 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
     return output;
 }
 
+/// As much of MNN's Tensor as the adapter reads: floats, or halves in the element type of the caches.
+class tensor {
+public:
+    tensor(std::vector<int> dims, std::size_t bytes)
+        : dims_(std::move(dims)), numbers_(index_of(elementSize()) * bytes) {}
+
+    std::vector<int> shape() const { return dims_; }
+    int length(int at) const { return dims_[index_of(at)]; }
+    int elementSize() const {
+        int all = 1;
+        for (const int dim : dims_) {
+            all *= dim;
+        }
+        return all;
+    }
+    template <class T>
+    T* host() const {
+        return static_cast<T*>(static_cast<void*>(const_cast<std::uint8_t*>(numbers_.data())));
+    }
+    std::uint8_t* at(int element) { return &numbers_[index_of(element) * (numbers_.size() / index_of(elementSize()))]; }
+
+private:
+    std::vector<int> dims_;
+    std::vector<std::uint8_t> numbers_;
+};
+
+/// The mask of a layer for the last `rows` of `tokens`: one number, or with windows floats of all tokens.
+tensor mask_of(const settings& how, int layer, int rows, int tokens) {
+    if (how.window == 0) {
+        return tensor({}, sizeof(float));
+    }
+    const float lowest = how.element_bytes == 2 ? -65504.0f : std::numeric_limits<float>::lowest();
+    tensor mask({1, 1, rows, tokens}, index_of(how.element_bytes));
+    for (int i = 0; i < rows * tokens; ++i) {
+        const int own = tokens - rows + i / tokens, at = i % tokens, window = how.window_of(layer);
+        store(mask.at(i), at <= own && (window == 0 || at > own - window) ? 0.0f : lowest, how.element_bytes);
+    }
+    return mask;
+}
+
 float scale_of(const settings& how, float given) {
     return given != 0 ? given : 1.0f / std::sqrt(static_cast<float>(how.head_dim));
 }
@@ -140,7 +186,8 @@ public:
         const int rows = static_cast<int>(tokens.size());
         layer_step step;
         kv_plugin::layer* const kv =
-            how_.patched ? kv_plugin::layer::of(meta_, *cache_, !reads_, how_.threads) : nullptr;
+            how_.patched ? kv_plugin::layer::of(meta_, *cache_, true, reads_, how_.threads) : nullptr;
+        const int before = static_cast<int>(meta_->previous - meta_->remove);
         const kv_plugin::own_meta own(meta_);
         step.hooked = kv != nullptr;
         step.error = kv != nullptr ? kv->begin(meta_, *cache_) : MNN::NO_ERROR;
@@ -176,17 +223,35 @@ public:
                 step.queries.push_back(made_up(query, layer_, i / how.head_dim, i % how.head_dim, of));
             }
         }
-        step.output = attend(
-            how, layer_, tokens, scale_of(how, meta->attn_scale), step.held,
-            [&](int thread, const void* tile, int here, int begin, bool last, const float* scales, const float* sums) {
-                if (kv != nullptr) {
-                    kv->tile(thread, tile, how.element_bytes, how.tile_pack, rows, here, begin, last, scales, sums);
+        if (kv != nullptr && how.element_bytes != 1) {
+            const tensor mask = mask_of(how, layer_, rows, before + rows);
+            tensor queries({1, rows, how.heads, how.head_dim}, index_of(how.element_bytes));
+            const tensor output({1, rows, how.heads, how.head_dim}, index_of(how.element_bytes));
+            for (int i = 0; i < queries.elementSize(); ++i) {
+                store(queries.at(i), step.queries[index_of(i)], how.element_bytes);
+            }
+            step.attended = kv->attends(*cache_, &queries, &mask, rows);
+            if (step.attended) {
+                kv->prepare(*cache_, &queries, &mask, static_cast<const tensor*>(nullptr), &output, how.heads, rows, 0, how.threads);
+                share_heads(how.threads, how.threads, [&](int thread, int) { kv->attend(thread); });
+                for (int i = 0; i < output.elementSize(); ++i) {
+                    step.output.push_back(load(output.host<std::uint8_t>() + i * how.element_bytes, how.element_bytes));
                 }
-            },
-            [&](int head, int begin, const std::vector<float>& weights, float* out) {
-                const std::size_t padded = oracle::round_up(weights.size(), index_of(how.tile_pack));
-                cache_->multiply(head, begin, weights, padded, out);
-            });
+            }
+        }
+        if (!step.attended) {
+            step.output = attend(
+                how, layer_, tokens, scale_of(how, meta->attn_scale), step.held,
+                [&](int thread, const void* tile, int here, int begin, bool last, const float* scales, const float* sums) {
+                    if (kv != nullptr) {
+                        kv->tile(thread, tile, how.element_bytes, how.tile_pack, rows, here, begin, last, scales, sums);
+                    }
+                },
+                [&](int head, int begin, const std::vector<float>& weights, float* out) {
+                    const std::size_t padded = oracle::round_up(weights.size(), index_of(how.tile_pack));
+                    cache_->multiply(head, begin, weights, padded, out);
+                });
+        }
         if (kv != nullptr) {
             step.error = kv->end(*cache_, how_.heads, rows);
         }
@@ -199,6 +264,8 @@ public:
         step.chunk = cache_->chunk();
         return step;
     }
+
+    void windowed(const std::vector<int>& layers) { how_.windowed = layers; }
 
 private:
     settings how_;
@@ -300,7 +367,7 @@ engine::engine(const settings& how) : parts_(new parts()) {
         parts_->make(layer);
     }
     if (how.patched) {
-        if (kv_plugin::needs_step(meta)) {
+        while (kv_plugin::needs_step(meta)) {
             forward({{-2, 0}, {-1, 1}}, -1, failure::none, false);
             reset();
         }
@@ -384,7 +451,7 @@ void engine::read_prefix(const std::string& name, const std::vector<token>& toke
 
 bool engine::command(const std::string& content) {
     if (kv_plugin::is_command(content)) {
-        if (kv_plugin::needs_step(content, *parts_->meta)) {
+        while (kv_plugin::needs_step(content, *parts_->meta)) {
             forward({{-2, 0}, {-1, 1}});
             reset();
         }
@@ -419,6 +486,14 @@ std::string engine::metrics() const { return kv_plugin::metrics(*parts_->meta); 
 
 std::vector<std::uint8_t> engine::buffers(int layer) const {
     return parts_->layers[index_of(layer)].cache->buffers();
+}
+
+void engine::change_masks(const settings& other) {
+    parts_->how.windowed = other.windowed;
+    for (parts::ops& ops : parts_->layers) {
+        ops.prompt->windowed(other.windowed);
+        ops.decode->windowed(other.windowed);
+    }
 }
 
 void engine::remake(int layer) { parts_->make(layer); }

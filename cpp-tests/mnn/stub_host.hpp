@@ -5,6 +5,7 @@
 #ifndef MNNKV_TESTS_STUB_HOST_HPP
 #define MNNKV_TESTS_STUB_HOST_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,6 +42,9 @@ struct settings {
     float attn_scale = 0;
     /// reads[i] is the layer whose cache layer i reads; -1, or none given: its own.
     std::vector<int> reads;
+    /// sliding_window of a model of attention_type "mix"; 0: none. And which of its layers have the window.
+    int window = 0;
+    std::vector<int> windowed;
 
     /// Llm::load ends with a step, as of a model of text on the CPU.
     bool steps_at_load = true;
@@ -55,6 +59,10 @@ struct settings {
     /// MNN's attention_mode: flash and the element types.
     settings in_mode(int attention_mode) const;
     bool is_quantised() const { return key_quant_mode != 0 || value_quant_mode != 0; }
+
+    int window_of(int layer) const {
+        return std::find(windowed.begin(), windowed.end(), layer) != windowed.end() ? window : 0;
+    }
 
     int source(int layer) const {
         return static_cast<std::size_t>(layer) < reads.size() && reads[static_cast<std::size_t>(layer)] >= 0
@@ -85,6 +93,8 @@ struct layer_step {
     int error = 0;
     /// The adapter gave it a layer.
     bool hooked = false;
+    /// The adapter has attended in place of MNN.
+    bool attended = false;
     /// The KVMeta for MNN's own code counts as many tokens as the cache has (MNN asserts it in debug builds).
     bool agrees = true;
     /// The cache as attention reads it.
@@ -154,6 +164,8 @@ public:
     /// The whole buffers of a layer, K then V.
     std::vector<std::uint8_t> buffers(int layer) const;
 
+    /// Masks are those of other windows from now on.
+    void change_masks(const settings& other);
     /// Makes the op of this layer and its cache anew, as loading a module again does.
     void remake(int layer);
     /// Destroys KVMeta before the caches; only the destructor may follow.

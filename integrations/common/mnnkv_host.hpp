@@ -388,8 +388,11 @@ public:
     /// The open step is attended to by attend, in place of the engine's attention.
     bool attends() const { return open_ && step_.attends != 0; }
 
-    /// A part of the attention of the open step, as mnnkv_session_attend. Several threads may call this at once. `end`
-    /// reports a failure.
+    /// The last step was attended to by attend, and is closed: so are rows of layers that read this one's cache.
+    bool has_attended() const { return !open_ && step_.attends != 0; }
+
+    /// A part of the attention of the open step, or of another layer's rows once it is closed, as mnnkv_session_attend. Several
+    /// threads may call this at once. `end`, or `end_reader`, reports a failure.
     void attend(std::uint32_t part, std::uint32_t parts, const mnnkv_cache& cache, const mnnkv_attend& step) {
         const mnnkv::status attended = model_.session.attend(number_, part, parts, cache, step);
         if (!attended) {
@@ -439,6 +442,20 @@ public:
         open_ = false;
         model_.say_once("a step goes without scores: " + why);
         return MNNKV_OK;
+    }
+
+    /// Ends the attention of rows of another layer. Returns the code of a failure, with the reason printed.
+    mnnkv_status end_reader() {
+        if (!failed_.exchange(false)) {
+            return MNNKV_OK;
+        }
+        model_.say(model_session::of_layer(number_, failure_text_));
+        return failure_code_;
+    }
+
+    /// As mnnkv_session_window, between steps.
+    mnnkv::status window(std::uint32_t tokens, std::uint32_t rollback) {
+        return model_.session.window(number_, tokens, rollback);
     }
 
 private:

@@ -29,6 +29,7 @@
 #include "mnnkv_files.hpp"
 #include "mnnkv_half.hpp"
 #include "kv_plugin_host.hpp"
+#include "kv_plugin_mask.hpp"
 
 namespace kv_plugin {
 
@@ -47,13 +48,25 @@ private:
 
 /// One attention op's cache. Per step CPUAttention calls begin, appended, tile, end; where the layer attends:
 /// begin, appended, prepare, attend, end. It may leave after begin on an error of its own, which the next begin mends.
+/// An op that reads the cache of another one has a layer of its own, which only attends.
 class layer {
 public:
-    /// The layer of a cache, made at the first call. NULL when the engine enabled nothing, or when this op has no cache
-    /// of its own (has_cache: kv_cache, and not another layer's).
+    /// Tokens that drafts take back at a time, at most.
+    enum { most_drafts = 64 };
+
+    /// The layer of a cache, made at the first call, or that of an op that reads it (is_reader). NULL when the engine enabled
+    /// nothing, or when this op keeps no cache (has_cache: kv_cache).
     template <class Cache>
-    static layer* of(MNN::KVMeta* meta, Cache& cache, bool has_cache, int threads) {
+    static layer* of(MNN::KVMeta* meta, Cache& cache, bool has_cache, bool is_reader, int threads) {
         if (!has_cache || meta == nullptr || !meta->plugin) {
+            return nullptr;
+        }
+        if (is_reader) {
+            meta->plugin->readers += counts(*meta->plugin) ? 1 : 0;
+            return cache.plugin && cache.plugin->host_ ? cache.plugin->reader() : nullptr;
+        }
+        if (counts(*meta->plugin)) {
+            ++meta->plugin->caches;
             return nullptr;
         }
         if (!meta->plugin->is_started) {
@@ -84,12 +97,16 @@ public:
     /// prints the reason: no token is lost, and attention must not run.
     template <class Cache>
     MNN::ErrorCode begin(MNN::KVMeta*& meta, Cache& cache) {
+        scale_ = meta->attn_scale > 0 ? meta->attn_scale : 1.0f / std::sqrt(static_cast<float>(cache.mHeadDim));
+        const mnnkv_host::step_counts counts = counts_of(*meta);
+        position_ = position_of(counts);
+        if (owner_ != nullptr) {
+            return MNN::NO_ERROR;
+        }
         if (host_->required && !host_->model) {
             return MNN::NOT_SUPPORT;
         }
-        const mnnkv_host::step_counts counts = counts_of(*meta);
         look_after(cache, *meta);
-        scale_ = meta->attn_scale > 0 ? meta->attn_scale : 1.0f / std::sqrt(static_cast<float>(cache.mHeadDim));
         if (host_->dump) {
             prepare_dump(counts, *meta, cache);
         }
@@ -136,6 +153,9 @@ public:
     /// After MNN has appended the step's tokens.
     template <class Cache>
     void appended(Cache& cache) {
+        if (owner_ != nullptr) {
+            return;
+        }
         if (chunk_ != 0) {
             cache.mConfig.mExpandChunk = chunk_;
             chunk_ = 0;
@@ -171,7 +191,7 @@ public:
     /// the tile is the whole row, normalised. Called by thread `lane`.
     void tile(int lane, const void* data, int bytes, int pack, int rows, int tokens, int token_begin, bool last,
               const float* scale, const float* sum) {
-        if (!steps_ || !steps_->takes_tiles()) {
+        if (!steps_ || owner_ != nullptr || !steps_->takes_tiles()) {
             return;
         }
         mnnkv_score_tile given = mnnkv::make<mnnkv_score_tile>();
@@ -187,11 +207,23 @@ public:
         steps_->sum(static_cast<std::uint32_t>(lane), given);
     }
 
-    /// mnn-kv attends to the step's tokens in place of MNN. Caches that MNN quantises stay MNN's.
-    template <class Cache>
-    bool attends(const Cache& cache) const {
-        return on_ && steps_->attends() && static_cast<int>(cache.mKeyQuantMode) == 0 &&
-               static_cast<int>(cache.mValueQuantMode) == 0;
+    /// mnn-kv attends to the step's tokens in place of MNN. Caches that MNN quantises stay MNN's. query, mask, rows: as of
+    /// prepare.
+    template <class Cache, class Tensor>
+    bool attends(Cache& cache, const Tensor* query, const Tensor* mask, int rows) {
+        if (static_cast<int>(cache.mKeyQuantMode) != 0 || static_cast<int>(cache.mValueQuantMode) != 0) {
+            return false;
+        }
+        if (owner_ != nullptr ? !owner_->on_ : !on_) {
+            return false;
+        }
+        see_mask(mask, static_cast<std::size_t>(query->length(1)), static_cast<std::size_t>(rows),
+                 static_cast<std::size_t>(cache.mBytes));
+        if (owner_ != nullptr) {
+            now_ = owner_->describe(cache);
+            return owner_->steps_->has_attended();
+        }
+        return steps_->attends();
     }
 
     /// Before the threads attend to `rows` tokens. query: [row][head][dim], of `rows` or more rows. mask: none or one
@@ -224,18 +256,22 @@ public:
             // Rows that fill a batch are no tokens.
             std::memset(output_ + row_bytes_ * attend_.rows, 0, row_bytes_ * (given - attend_.rows));
         }
-        if (mask != nullptr && !take_mask(*mask, given, bytes)) {
-            steps_->fail(MNNKV_INVALID_ARGUMENT,
-                         "a mask of " + std::to_string(mask->elementSize()) + " numbers for " + std::to_string(rows) +
-                         " rows cannot be attended by");
-            parts_ = 0;
+        // Of a model with windows the session knows them, but for the first step that has told.
+        attend_.window = form_ == step_mask::windowed ? host_->window() : 0;
+        if (form_ == step_mask::other && mask != nullptr && !take_mask(*mask, given, bytes)) {
+            fail("a mask of " + std::to_string(mask->elementSize()) + " numbers for " + std::to_string(rows) +
+                 " rows cannot be attended by");
+        }
+        if ((form_ == step_mask::all && own().has_window_) || (form_ == step_mask::windowed && own().has_all_)) {
+            fail(std::string("its mask shows ") + (own().has_all_ ? "no tokens" : "tokens") +
+                 " before its sliding_window, unlike that of an earlier step");
         }
     }
 
     /// A thread's part of the attention that prepare has described; each calls this once.
     void attend(int thread) {
         if (static_cast<std::uint32_t>(thread) < parts_) {
-            steps_->attend(static_cast<std::uint32_t>(thread), parts_, now_, attend_);
+            own().steps_->attend(static_cast<std::uint32_t>(thread), parts_, now_, attend_);
         }
     }
 
@@ -243,10 +279,13 @@ public:
     /// token is lost.
     template <class Cache>
     MNN::ErrorCode end(Cache& cache, std::uint32_t heads, std::uint32_t rows) {
-        mnnkv_cache now = describe(cache);
         if (!rows_.empty()) {
             pack_output();
         }
+        if (owner_ != nullptr) {
+            return error_of(owner_->steps_->end_reader());
+        }
+        mnnkv_cache now = describe(cache);
         if (dumps_) {
             const bool prompt = rows > 1 || position_ == 0;
             const mnnkv_host::dump_step step = {&now, rows, position_, prompt};
@@ -255,21 +294,78 @@ public:
         if (steps_ && !on_ && host_->required) {
             return MNN::NOT_SUPPORT;  // the cache of this step was refused
         }
-        return steps_ ? error_of(steps_->end(heads, rows, now)) : MNN::NO_ERROR;
+        const mnnkv_status ended = steps_ ? steps_->end(heads, rows, now) : MNNKV_OK;
+        if (ended == MNNKV_OK && on_) {
+            learn();
+        }
+        return error_of(ended);
     }
 
     ~layer() {
-        if (host_) {
+        if (host_ && owner_ == nullptr) {
             host_->layers.erase(std::remove(host_->layers.begin(), host_->layers.end(), this), host_->layers.end());
             host_->off->forget(this);
         }
-        if (host_ && host_->dump) {
+        if (host_ && owner_ == nullptr && host_->dump) {
             host_->dump->return_number(dump_number_);
         }
     }
 
 private:
     layer() = default;
+
+    /// Of an op that reads the cache of another layer.
+    layer(const std::shared_ptr<host>& of, layer& owner) : host_(of), owner_(&owner) {}
+
+    layer* reader() {
+        if (!reader_) {
+            reader_.reset(new layer(host_, *this));
+        }
+        return steps_ ? reader_.get() : nullptr;
+    }
+
+    /// The layer whose cache is attended to.
+    layer& own() { return owner_ != nullptr ? *owner_ : *this; }
+
+    /// A step that counts caches.
+    static bool counts(const host& own) { return own.is_trial && !own.is_counted && !own.is_started; }
+
+    void fail(const std::string& why) {
+        own().steps_->fail(MNNKV_INVALID_ARGUMENT, why);
+        parts_ = 0;
+    }
+
+    /// Looks what the mask of a step shows.
+    template <class Tensor>
+    void see_mask(const Tensor* mask, std::size_t given, std::size_t rows, std::size_t bytes) {
+        form_ = step_mask::other;
+        const std::size_t columns = static_cast<std::size_t>(position_) + given;
+        if (host_->window() > 0 && mask != nullptr && !mask->shape().empty() &&
+            static_cast<std::size_t>(mask->elementSize()) == given * columns) {
+            form_ = step_mask(mask->template host<std::int8_t>(), bytes, columns, static_cast<std::size_t>(position_))
+                        .read(rows, host_->window());
+        }
+    }
+
+    /// A step has ended whose mask has told whether the layer has a window: the session keeps to it from now on.
+    void learn() {
+        has_all_ = has_all_ || form_ == step_mask::all;
+        if (form_ == step_mask::windowed && !has_window_) {
+            const mnnkv::status known = steps_->window(host_->window(), host_->drafts ? most_drafts : 0);
+            has_window_ = static_cast<bool>(known);
+            if (!known) {
+                model().say(mnnkv_host::model_session::of_layer(steps_->number(), known.message()));
+            }
+        }
+    }
+
+    static std::uint64_t position_of(const mnnkv_host::step_counts& counts) {
+        std::uint64_t position = counts.previous - counts.remove;
+        for (int i = 0; i < counts.n_reserve; ++i) {
+            position += static_cast<std::uint64_t>(counts.reserve[2 * i + 1]);
+        }
+        return position;
+    }
 
     explicit layer(MNN::KVMeta& meta) : host_(meta.plugin) {
         if (dumps(*host_)) {
@@ -439,8 +535,10 @@ private:
         return {meta.synced, meta.previous, meta.remove, meta.add, meta.reserve, meta.n_reserve};
     }
 
+    /// Where a step has counted them; layer_nums has other layers, too.
     static std::uint32_t layers_of(const MNN::KVMeta& meta) {
-        return static_cast<std::uint32_t>(std::max(meta.layer_nums, 1));
+        const std::uint32_t counted = meta.plugin->caches;
+        return counted > 0 ? counted : static_cast<std::uint32_t>(std::max(meta.layer_nums, 1));
     }
 
     static mnnkv_host::model_config session_config(const host& settings, std::uint32_t layers, std::uint32_t threads) {
@@ -465,8 +563,8 @@ private:
     /// Why the cache that is about to be made cannot be compressed; "" when it can.
     template <class Cache>
     std::string objection(const MNN::KVMeta& meta, const Cache& cache) const {
-        if (shared_) {
-            return "a cache is read by more than one layer";
+        if (shared_ && (host_->evicts || host_->compresses)) {
+            return "a cache is read by more than one layer, and kv_h2o_enable or kv_lossless_enable is on";
         }
         const std::string why = no_words(meta, cache);
         if (why.empty() && !steps_->is_counted()) {
@@ -498,10 +596,6 @@ private:
             if (!why.empty()) {
                 host_->dump->say_once("dump off where " + why);
             }
-        }
-        position_ = counts.previous - counts.remove;
-        for (int i = 0; i < counts.n_reserve; ++i) {
-            position_ += static_cast<std::uint64_t>(counts.reserve[2 * i + 1]);
         }
     }
 
@@ -617,10 +711,16 @@ private:
     /// Cleared in this step, and not yet allocated.
     bool pending_ = false;
     bool shared_ = false;
+    /// What the mask of this step shows, and what masks have shown.
+    step_mask::form form_ = step_mask::other;
+    bool has_window_ = false, has_all_ = false;
+    /// The layer whose cache an op reads that has none; else NULL. And the layer of such ops.
+    layer* owner_ = nullptr;
+    std::unique_ptr<layer> reader_;
     /// Dumped since the cache was cleared last.
     bool dumps_ = false;
     std::uint32_t dump_number_ = 0;
-    /// This step's factor of Q K and, for the dump, the logical position of its first token.
+    /// This step's factor of Q K, and the logical position of its first token.
     float scale_ = 0;
     std::uint64_t position_ = 0;
     /// MNN's own mExpandChunk while it is another for one growth; else 0.

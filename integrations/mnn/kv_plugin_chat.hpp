@@ -74,6 +74,7 @@ void reset(MNN::KVMeta& meta, Context& context) {
     }
     if (meta.plugin && meta.plugin->is_trial) {
         meta.plugin->is_trial = false;
+        meta.plugin->is_counted = true;
         meta.previous = meta.remove = 0;
     }
 }
@@ -86,12 +87,8 @@ inline bool is_command(const std::string& content) {
 /// The command loads a chat, and no step has made the model's caches yet: as the other needs_step.
 inline bool needs_step(const std::string& content, const MNN::KVMeta& meta) {
     host* const own = meta.plugin.get();
-    const bool needs = own != nullptr && own->keeps_tokens() && !own->run && own->off->all().empty() &&
-                       mnnkv_host::chat_command::read(content).what == mnnkv_host::chat_command::load;
-    if (needs) {
-        own->is_trial = true;
-    }
-    return needs;
+    return own != nullptr && own->keeps_tokens() && !own->run &&
+           mnnkv_host::chat_command::read(content).what == mnnkv_host::chat_command::load && begins_trial(*own);
 }
 
 /// Prints what has no effect in a config that Llm::set_config gets once the model is loaded.
@@ -346,9 +343,10 @@ private:
         for (const auto& member : mnnkv_host::json_members(of_.config)) {
             double layers = 0;
             if (member.first == "layer_nums" && mnnkv_host::json_number(member.second, layers) &&
-                layers != static_cast<double>(of_.layers.size())) {
-                return "the model has " + member.second + " layers and " + std::to_string(of_.layers.size()) +
-                       " caches of their own: what the others remember cannot be saved";
+                layers != static_cast<double>(of_.layers.size() + of_.readers)) {
+                return "the model has " + member.second + " layers, and " + std::to_string(of_.layers.size() + of_.readers) +
+                       " of them have a KV cache: the state of the others is a private member of MNN's ops (of linear attention "
+                       "CPULinearAttention::mStateCache), and cannot be saved";
             }
         }
         return std::string();

@@ -112,10 +112,13 @@ struct host {
             compresses = compresses || (on && key == "kv_lossless_enable");
             chats = chats || (on && key == "kv_chat_enable");
             logs = logs || (on && key == "kv_h2o_log_stats");
+            drafts = drafts || (key == "speculative_type" && value != "\"\"");
             required = required || (key == "kv_required" && value == "true");
             has_chunk = has_chunk || (key == "chunk" && !is_zero) || key == "chunk_limits";
             if (key == "chunk" && mnnkv_host::json_number(value, number)) {
                 chunk = static_cast<std::uint64_t>(number);
+            } else if (key == "sliding_window" && mnnkv_host::json_number(value, number) && number > 0) {
+                sliding_window = static_cast<std::uint32_t>(number);
             } else if (key == "kv_dump_folder") {
                 (void)mnnkv_host::json_path(value, dump_folder);
             } else if (key == "kv_library") {
@@ -145,6 +148,14 @@ struct host {
     std::vector<std::string> model_files;
     /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
     std::string attention_type, attention_mask;
+    /// Of llm_config.json, where it has one: tokens that a row of some layers attends to.
+    std::uint32_t sliding_window = 0;
+    /// speculative_type: tokens are taken back.
+    bool drafts = false;
+    /// Attention ops that a step has run before there was a session: those with a KV cache of their own, and those that read
+    /// another one's. Others, of linear attention, keep their state elsewhere.
+    std::uint32_t caches = 0, readers = 0;
+    bool is_counted = false;
 
     /// Llm::load ends with a step, so that what does not work is said there; and a step that is no chat's runs.
     bool steps_at_load = false, is_trial = false;
@@ -155,6 +166,9 @@ struct host {
 
     /// There is to be a session.
     bool keeps_tokens() const { return bounds || quantises || evicts || compresses || chats; }
+
+    /// Tokens of the windows that some layers have; 0: none has one. Hybrids have a sliding_window that is none.
+    std::uint32_t window() const { return attention_type == "mix" && (bounds || quantises) ? sliding_window : 0; }
 
     /// History edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
     bool edits_history() const { return keeps_tokens() && refusal().empty(); }
@@ -178,8 +192,15 @@ struct host {
         if (!keeps_tokens()) {
             return std::string();
         }
-        if (attention_type != "full") {
-            return "attention_type is \"" + attention_type + "\", not \"full\"";
+        if (attention_type == "mix" && evicts) {
+            return "attention_type is \"mix\": its masks count the tokens that kv_h2o_enable evicts; kv_memory_mb bounds such a model";
+        }
+        if (attention_type == "mix" && sliding_window == 0) {
+            return "attention_type is \"mix\", and the config has no sliding_window";
+        }
+        // Of "sliding" MNN's CPU attends to all tokens, as of "full".
+        if (attention_type != "full" && attention_type != "mix" && attention_type != "sliding") {
+            return "attention_type is \"" + attention_type + "\", not \"full\", \"mix\" or \"sliding\"";
         }
         if (attention_mask != "float") {
             return "attention_mask is \"" + attention_mask + "\", not \"float\"";
@@ -238,15 +259,17 @@ inline void attach(MNN::KVMeta& meta, const host& settings) {
     }
 }
 
-/// Called at the end of Llm::load: what mnn-kv can do is known after a step, which the engine is then to make, and to forget by
-/// its reset.
+/// What mnn-kv can do is known after two steps, which the engine is then to make, and to forget by its reset: the first one counts
+/// the caches, and the second has a session of so many.
+inline bool begins_trial(host& own) {
+    own.is_trial = !own.is_started && own.off->all().empty() && (!own.is_counted || own.caches > 0);
+    return own.is_trial;
+}
+
+/// Called at the end of Llm::load, until it returns false.
 inline bool needs_step(const MNN::KVMeta& meta) {
     host* const own = meta.plugin.get();
-    const bool needs = own != nullptr && own->steps_at_load && !own->is_started && own->off->all().empty();
-    if (needs) {
-        own->is_trial = true;
-    }
-    return needs;
+    return own != nullptr && own->steps_at_load && begins_trial(*own);
 }
 
 /// The model is not to run without mnn-kv, which is off.
