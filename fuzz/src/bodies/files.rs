@@ -150,6 +150,7 @@ pub fn tasks(data: &[u8]) {
             epsilon: 0.0,
             theta: 1.0,
             tied: true,
+            gemma: None,
         };
         for item in read_items(&path, &shape).unwrap_or_default() {
             let len = item.tokens.len();

@@ -3,8 +3,8 @@
 //! No crate reads them here. candle-core would bring 150 more crates, with tokenizers among them; the small readers on
 //! crates.io have no block formats, and no offsets in their errors.
 
-use super::Shape;
 use super::blocks::Format;
+use super::{Gemma, Shape};
 use crate::error::{Error, Result};
 use mnnkv::json::Brief;
 use mnnkv_model::file::{ModelFile, Source};
@@ -98,11 +98,12 @@ impl Gguf {
     }
 
     /// The architecture, one of those that are computed.
-    fn architecture(&self) -> Result<&str> {
+    pub(super) fn architecture(&self) -> Result<&str> {
         match self.values.get("general.architecture") {
-            Some(Value::Text(name)) if name == "llama" || name == "qwen2" => Ok(name),
+            Some(Value::Text(name)) if ["llama", "qwen2", "gemma3"].contains(&name.as_str()) => Ok(name),
             Some(Value::Text(name)) => {
-                Err(self.fail(format!("general.architecture is {name:?}; \"llama\" or \"qwen2\" expected")))
+                let text = format!("general.architecture is {name:?}; \"llama\", \"qwen2\" or \"gemma3\" expected");
+                Err(self.fail(text))
             }
             _ => Err(self.fail("general.architecture is missing")),
         }
@@ -125,7 +126,7 @@ impl Gguf {
         }
     }
 
-    /// The numbers of the model. Fails if the model computes something else than a Llama or a Qwen2 with plain RoPE.
+    /// The numbers of the model. Fails if it computes something else than a Llama or a Qwen2 with plain RoPE, or a Gemma 3.
     pub(super) fn shape(&self) -> Result<Shape> {
         let architecture = self.architecture()?;
         let key = |name: &str| format!("{architecture}.{name}");
@@ -151,6 +152,7 @@ impl Gguf {
                 as f32,
             theta: self.float(&key("rope.freq_base"))?.unwrap_or(10_000.0),
             tied: !self.tensors.contains_key("output.weight"),
+            gemma: if architecture == "gemma3" { Some(self.gemma()?) } else { None },
         };
         shape.check(architecture).map_err(|text| self.fail(text))?;
         for name in ["attention.value_length", "rope.dimension_count"] {
@@ -161,17 +163,24 @@ impl Gguf {
                 _ => {}
             }
         }
-        match self.values.get(&key("rope.scaling.type")) {
-            None => {}
-            Some(Value::Text(name)) if name == "none" => {}
+        let is_linear = match self.values.get(&key("rope.scaling.type")) {
+            None => shape.gemma.is_some(),
+            Some(Value::Text(name)) if name == "none" => false,
+            Some(Value::Text(name)) if name == "linear" && shape.gemma.is_some() => true,
             Some(other) => {
-                return Err(self.fail(format!("{} is {other:?}; \"none\" expected", key("rope.scaling.type"))));
+                let expected = if shape.gemma.is_some() { "\"none\" or \"linear\"" } else { "\"none\"" };
+                return Err(self.fail(format!("{} is {other:?}; {expected} expected", key("rope.scaling.type"))));
             }
-        }
+        };
         // What other models compute with. A factor without a type scales linearly.
-        for (name, plain) in
-            [("rope.scale_linear", 1.0), ("rope.scaling.factor", 1.0), ("attention.scale", 1.0 / (dims as f64).sqrt())]
-        {
+        let factor = shape.gemma.filter(|_| is_linear).map_or(1.0, |gemma| gemma.stretch);
+        for (name, plain) in [
+            ("rope.scale_linear", 1.0),
+            ("rope.scaling.factor", factor),
+            ("attention.scale", 1.0 / (dims as f64).sqrt()),
+            ("attn_logit_softcapping", 0.0),
+            ("final_logit_softcapping", 0.0),
+        ] {
             match self.float(&key(name))? {
                 Some(number) if number.is_nan() || (number - plain).abs() > 1e-6 && number != 0.0 => {
                     return Err(self.fail(format!("{} is {}; {plain} expected", key(name), Brief(number))));
@@ -183,6 +192,18 @@ impl Gguf {
             Some(experts) if experts > 0 => Err(self.fail(format!("{} is {experts}; 0 expected", key("expert_count")))),
             _ => Ok(shape),
         }
+    }
+
+    /// The rest of a Gemma 3. Its files may leave out what all of them have in common.
+    fn gemma(&self) -> Result<Gemma> {
+        let window = "gemma3.attention.sliding_window";
+        let missing = || self.fail(format!("{window} is missing"));
+        Ok(Gemma {
+            window: self.number(window)?.ok_or_else(missing)?.try_into().unwrap_or(u32::MAX),
+            period: self.number("gemma3.attention.sliding_window_pattern")?.unwrap_or(6),
+            theta: self.float("gemma3.rope.freq_base_swa")?.unwrap_or(10_000.0),
+            stretch: self.float("gemma3.rope.scaling.factor")?.filter(|factor| *factor != 0.0).unwrap_or(1.0),
+        })
     }
 
     /// Whether llama.cpp's conversion has interleaved the rows of a map's heads; the number of these.

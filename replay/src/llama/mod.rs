@@ -1,4 +1,4 @@
-//! The forward pass of a Llama or a Qwen2 in f32, whose attention is left to the caller.
+//! The forward pass of a Llama, a Qwen2 or a Gemma 3 in f32, whose attention is left to the caller.
 
 mod blocks;
 mod config;
@@ -8,12 +8,12 @@ mod weights;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use config::Shape;
+pub use config::{Gemma, Shape};
 
 use crate::error::Result;
 use gguf::Gguf;
 use std::path::Path;
-use weights::Weights;
+use weights::{Linear, Weights};
 
 /// A model.
 pub struct Model {
@@ -55,49 +55,70 @@ impl Model {
         positions: &[usize],
         mut attend: impl FnMut(usize, &Projected<'_>, &mut [f32]) -> std::result::Result<(), E>,
     ) -> std::result::Result<Vec<f32>, E> {
-        let Shape { hidden, inner, heads, kv_heads, dims, epsilon, .. } = self.shape;
+        let Shape { hidden, inner, heads, kv_heads, dims, epsilon, theta, gemma, .. } = self.shape;
+        let scale = if gemma.is_some() { (hidden as f32).sqrt() } else { 1.0 };
         let mut states = Vec::with_capacity(tokens.len() * hidden);
         for token in tokens {
-            states.extend_from_slice(&self.weights.embedding[*token as usize * hidden..][..hidden]);
+            states.extend(self.weights.embedding.column(*token as usize).map(|x| x * scale));
         }
-        let turns = self.turns(positions);
+        let whole = self.turns(positions, theta, gemma.map_or(1.0, |gemma| gemma.stretch));
+        let local = gemma.map(|gemma| self.turns(positions, gemma.theta, 1.0));
         for (number, layer) in self.weights.layers.iter().enumerate() {
+            let turns = local.as_ref().filter(|_| self.shape.window(number).is_some()).unwrap_or(&whole);
             let projected = layer.projections.apply(&normed(&states, &layer.norm, epsilon));
             let part = |first: usize, heads: usize| -> Vec<f32> {
                 let rows = projected.chunks_exact(layer.projections.stride());
                 rows.flat_map(|row| &row[first * dims..(first + heads) * dims]).copied().collect()
             };
             let (mut query, mut key) = (part(0, heads), part(heads, kv_heads));
-            rotate(&mut query, heads, dims, &turns);
-            rotate(&mut key, kv_heads, dims, &turns);
+            if let Some([of_query, of_key]) = &layer.head_norms {
+                (query, key) = (normed(&query, of_query, epsilon), normed(&key, of_key, epsilon));
+            }
+            rotate(&mut query, heads, dims, turns);
+            rotate(&mut key, kv_heads, dims, turns);
             let value = part(heads + kv_heads, kv_heads);
             let mut attended = vec![0.0; tokens.len() * heads * dims];
             attend(number, &Projected { query: &query, key: &key, value: &value }, &mut attended)?;
-            add(&mut states, &layer.output.apply(&attended), hidden, layer.output.stride());
+            self.add(&mut states, &layer.output, &attended, layer.output_norm.as_deref());
 
             let gates = layer.gates.apply(&normed(&states, &layer.mlp_norm, epsilon));
             let rows = gates.chunks_exact(layer.gates.stride());
+            let activated = |gate: f32| if gemma.is_some() { gelu(gate) } else { silu(gate) };
             let gated: Vec<f32> = rows
-                .flat_map(|row| row[..inner].iter().zip(&row[inner..2 * inner]).map(|(gate, up)| silu(*gate) * up))
+                .flat_map(|row| row[..inner].iter().zip(&row[inner..2 * inner]).map(|(gate, up)| activated(*gate) * up))
                 .collect();
-            add(&mut states, &layer.down.apply(&gated), hidden, layer.down.stride());
+            self.add(&mut states, &layer.down, &gated, layer.down_norm.as_deref());
         }
         Ok(normed(&states, &self.weights.norm, epsilon))
     }
 
     /// Calls `each` with the number and the logits of every row.
     pub fn predict(&self, states: &[f32], mut each: impl FnMut(usize, &[f32])) {
-        let head = &self.weights.head;
+        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
         let logits = head.apply(states);
         let rows = logits.chunks_exact(head.stride()).enumerate();
         rows.for_each(|(number, row)| each(number, &row[..self.shape.vocabulary]));
     }
 
-    /// Sine and cosine of each position and pair of dims, `[row][pair]`.
-    fn turns(&self, positions: &[usize]) -> Vec<(f32, f32)> {
-        let Shape { dims, theta, .. } = self.shape;
-        let angle = |position: usize, pair: usize| position as f64 * theta.powf(-2.0 * pair as f64 / dims as f64);
-        let turns = positions.iter().flat_map(|at| (0..dims / 2).map(move |pair| angle(*at, pair).sin_cos()));
+    /// Maps rows, and adds them to the states, behind a norm if there is one.
+    fn add(&self, states: &mut [f32], map: &Linear, rows: &[f32], norm: Option<&[f32]>) {
+        let Shape { hidden, epsilon, .. } = self.shape;
+        let mapped = map.apply(rows);
+        for (state, row) in states.chunks_exact_mut(hidden).zip(mapped.chunks_exact(map.stride())) {
+            let row = &row[..hidden];
+            match norm {
+                Some(norm) => state.iter_mut().zip(normed(row, norm, epsilon)).for_each(|(state, x)| *state += x),
+                None => state.iter_mut().zip(row).for_each(|(state, x)| *state += x),
+            }
+        }
+    }
+
+    /// Sine and cosine of each position over `stretch` and pair of dims, `[row][pair]`.
+    fn turns(&self, positions: &[usize], theta: f64, stretch: f64) -> Vec<(f32, f32)> {
+        let dims = self.shape.dims;
+        let speeds: Vec<f64> =
+            (0..dims / 2).map(|pair| theta.powf(-2.0 * pair as f64 / dims as f64) / stretch).collect();
+        let turns = positions.iter().flat_map(|at| speeds.iter().map(|speed| (*at as f64 * speed).sin_cos()));
         turns.map(|(sin, cos)| (sin as f32, cos as f32)).collect()
     }
 }
@@ -129,11 +150,10 @@ fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
 }
 
-/// Adds rows with padding to rows without.
-fn add(states: &mut [f32], rows: &[f32], width: usize, stride: usize) {
-    for (state, row) in states.chunks_exact_mut(width).zip(rows.chunks_exact(stride)) {
-        state.iter_mut().zip(row).for_each(|(state, x)| *state += x);
-    }
+/// GELU by its approximation with tanh.
+fn gelu(x: f32) -> f32 {
+    const FACTOR: f32 = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
+    0.5 * x * (1.0 + (FACTOR * (x + 0.044_715 * x * x * x)).tanh())
 }
 
 /// The negative logarithm of a token's probability, in nats.

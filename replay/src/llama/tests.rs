@@ -70,7 +70,7 @@ impl Written {
         [bytes, data].concat()
     }
 
-    /// A file of a llama or qwen2 with the numbers of a config of 3 layers, 4 and 2 heads of 6 and tensors in f32.
+    /// A file of a model with the numbers of a config of 3 layers, 4 and 2 heads of 6 and tensors in f32.
     pub(crate) fn new(architecture: &str, tensors: impl Iterator<Item = (String, Vec<usize>, Vec<f32>)>) -> Written {
         let mut metadata = vec![("general.architecture".to_string(), 8, text(architecture))];
         // Passed over: an array of texts.
@@ -96,6 +96,12 @@ impl Written {
         Written { metadata, tensors: tensors.collect() }
     }
 
+    /// Sets a value of the metadata.
+    pub(crate) fn set(&mut self, name: &str, kind: u32, value: Vec<u8>) {
+        self.metadata.retain(|(own, ..)| own != name);
+        self.metadata.push((name.into(), kind, value));
+    }
+
     /// The model of the file.
     pub(crate) fn open(&self, name: &str) -> Result<Model> {
         opened(name, &self.bytes())
@@ -111,8 +117,8 @@ fn opened(name: &str, bytes: &[u8]) -> Result<Model> {
 }
 
 /// A file whose tensors are zeros, in names of llama.cpp.
-fn zeros() -> Written {
-    let layer = [
+fn zeros(architecture: &str) -> Written {
+    let mut layer = vec![
         ("attn_norm", vec![20]),
         ("attn_q", vec![24, 20]),
         ("attn_k", vec![12, 20]),
@@ -123,45 +129,49 @@ fn zeros() -> Written {
         ("ffn_up", vec![26, 20]),
         ("ffn_down", vec![20, 26]),
     ];
-    let layers = (0..3).flat_map(|number| layer.clone().map(|(name, shape)| (format!("blk.{number}.{name}"), shape)));
+    if architecture == "gemma3" {
+        layer.extend([("attn_q_norm", vec![6]), ("attn_k_norm", vec![6])]);
+        layer.extend([("post_attention_norm", vec![20]), ("post_ffw_norm", vec![20])]);
+    }
+    let name = |number: usize| move |(name, shape)| (format!("blk.{number}.{name}"), shape);
+    let layers = (0..3).flat_map(|number| layer.clone().into_iter().map(name(number)));
     let all = layers.chain([("token_embd".to_string(), vec![53, 20]), ("output_norm".into(), vec![20])]);
-    Written::new(
-        "llama",
-        all.map(|(name, shape)| (format!("{name}.weight"), shape.clone(), vec![0.0; shape.iter().product()])),
-    )
+    let all = all.map(|(name, shape)| (format!("{name}.weight"), shape.clone(), vec![0.0; shape.iter().product()]));
+    let mut file = Written::new(architecture, all);
+    file.set("gemma3.attention.sliding_window", 4, vec![9, 0, 0, 0]);
+    file
+}
+
+type Change<'a> = &'a dyn Fn(&mut Written);
+
+/// Whether a file of an architecture is read, and refused with these words behind each change.
+fn assert_refused(architecture: &str, cases: &[(Change<'_>, &str)]) {
+    let good = zeros(architecture);
+    assert!(good.open(&format!("{architecture}-good")).is_ok());
+    for (number, (change, expected)) in cases.iter().enumerate() {
+        let mut changed = good.clone();
+        change(&mut changed);
+        let error = changed.open(&format!("{architecture}-{number}")).err().expect(expected).to_string();
+        assert!(error.contains(expected) && error.contains(".gguf"), "{error}");
+    }
 }
 
 #[test]
 fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
-    let good = zeros();
-    assert!(good.open("good").is_ok());
-    let refusal = |name: &str, change: &dyn Fn(&mut Written)| {
-        let mut changed = good.clone();
-        change(&mut changed);
-        changed.open(name).err().expect("a refusal").to_string()
-    };
-    let set = |file: &mut Written, name: &str, kind: u32, value: Vec<u8>| {
-        file.metadata.retain(|(own, ..)| own != name);
-        file.metadata.push((name.into(), kind, value));
-    };
-    type Change<'a> = &'a dyn Fn(&mut Written);
     let cases: [(Change<'_>, &str); 8] = [
         (
-            &|file| set(file, "general.architecture", 8, text("mamba")),
-            "general.architecture is \"mamba\"; \"llama\" or",
+            &|file| file.set("general.architecture", 8, text("mamba")),
+            "general.architecture is \"mamba\"; \"llama\", \"qwen2\" or",
         ),
         (&|file| file.metadata.retain(|(name, ..)| name != "llama.block_count"), "llama.block_count is missing"),
-        (
-            &|file| set(file, "llama.attention.head_count_kv", 4, vec![3, 0, 0, 0]),
-            "llama.attention.head_count_kv is 3;",
-        ),
+        (&|file| file.set("llama.attention.head_count_kv", 4, vec![3, 0, 0, 0]), "llama.attention.head_count_kv is 3;"),
         (
             &|file| {
                 // Blocks of Q8_0, 32 elements behind a scale, which is infinite in the first.
                 let rows = file.tensors.iter_mut().find(|(name, ..)| name == "token_embd.weight").unwrap();
                 (rows.1, rows.2, rows.3) = (vec![32, 53], 8, vec![0; 53 * 34]);
                 rows.3[..3].copy_from_slice(&[0, 0x7c, 1]);
-                set(file, "llama.embedding_length", 4, vec![32, 0, 0, 0]);
+                file.set("llama.embedding_length", 4, vec![32, 0, 0, 0]);
             },
             "tensor token_embd.weight: element 0 is inf; a finite number",
         ),
@@ -172,14 +182,52 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
         ),
         (
             &|file| file.tensors[0].0 = "blk.0.attn_q_norm.weight".into(),
-            "tensor blk.0.attn_q_norm.weight: is none of a Llama",
+            "tensor blk.0.attn_q_norm.weight: is none of a llama of 3 layers",
         ),
         (&|file| drop(file.tensors.pop()), "output_norm.weight: is missing"),
     ];
-    for (number, (change, expected)) in cases.into_iter().enumerate() {
-        let error = refusal(&format!("bad{number}"), change);
-        assert!(error.contains(expected) && error.contains(".gguf"), "{error}");
-    }
+    assert_refused("llama", &cases);
     let error = opened("magic", b"GGML\x03\0\0\0").err().unwrap().to_string();
     assert!(error.contains("offset 0: begins with [47, 47, 4d, 4c]; \"GGUF\" expected"), "{error}");
+}
+
+#[test]
+fn files_of_gemma_3_that_compute_something_else_are_refused() {
+    let float = |number: f32| number.to_le_bytes().to_vec();
+    let cases: [(Change<'_>, &str); 9] = [
+        (
+            &|file| file.metadata.retain(|(name, ..)| name != "gemma3.attention.sliding_window"),
+            "gemma3.attention.sliding_window is missing",
+        ),
+        (&|file| file.set("gemma3.attention.sliding_window", 4, vec![0; 4]), "gemma3.attention.sliding_window is 0;"),
+        (
+            &|file| file.set("gemma3.attention.sliding_window_pattern", 4, vec![0; 4]),
+            "gemma3.attention.sliding_window_pattern is 0;",
+        ),
+        (
+            &|file| file.set("gemma3.block_count", 4, vec![62, 0, 0, 0]),
+            "gemma3.block_count is 62; another number, since",
+        ),
+        (
+            &|file| file.set("gemma3.rope.scaling.type", 8, text("yarn")),
+            "gemma3.rope.scaling.type is Text(\"yarn\"); \"none\" or \"linear\" expected",
+        ),
+        (
+            &|file| {
+                file.set("gemma3.rope.scaling.type", 8, text("none"));
+                file.set("gemma3.rope.scaling.factor", 6, float(8.0));
+            },
+            "gemma3.rope.scaling.factor is 8; 1 expected",
+        ),
+        (
+            &|file| file.set("gemma3.final_logit_softcapping", 6, float(30.0)),
+            "gemma3.final_logit_softcapping is 30; 0 expected",
+        ),
+        (&|file| drop(file.tensors.remove(9)), "tensor blk.0.attn_q_norm.weight: is missing"),
+        (
+            &|file| file.tensors[0].0 = "blk.0.attn_q.bias".into(),
+            "tensor blk.0.attn_q.bias: is none of a gemma3 of 3 layers",
+        ),
+    ];
+    assert_refused("gemma3", &cases);
 }

@@ -2,6 +2,7 @@
 
 use crate::llama::Shape;
 use mnnkv::arch::{self, PANEL, Product};
+use std::ops::Range;
 
 /// Tokens of a flash block, as MNN has them on x86.
 pub(super) const FLASH_BLOCK: usize = 64;
@@ -15,16 +16,13 @@ pub(super) struct Packed<'a> {
 }
 
 /// Rows of queries that share a KV head and attend at once. Rows of output are where those of the queries are.
-pub(super) struct Block {
+pub(super) struct Block<'a> {
     pub(super) kv_head: usize,
     /// The first element of the first row, and from one row to the next.
     pub(super) first: usize,
     pub(super) stride: usize,
-    /// Rows.
-    pub(super) count: usize,
-    /// Tokens that the first row sees, and how many more each further row sees.
-    pub(super) seen: usize,
-    pub(super) more: usize,
+    /// Tokens that each row sees, at least one. Neither their begins nor their ends descend.
+    pub(super) seen: &'a [Range<usize>],
 }
 
 /// Memory of the attention, reused by every block.
@@ -35,13 +33,15 @@ pub(super) struct Work {
     sums: Vec<[f32; PANEL]>,
 }
 
-impl Block {
-    /// Tokens that the last row sees, up to a whole flash block: the width of the softmax rows.
-    fn width(&self) -> usize {
-        (self.seen + (self.count - 1) * self.more).next_multiple_of(FLASH_BLOCK)
+impl Block<'_> {
+    /// Tokens that a row sees, up to whole flash blocks: those of the softmax rows.
+    pub(super) fn tokens(&self) -> Range<usize> {
+        let begin = self.seen.first().map_or(0, |seen| seen.start);
+        let end = self.seen.last().map_or(0, |seen| seen.end);
+        begin / FLASH_BLOCK * FLASH_BLOCK..end.next_multiple_of(FLASH_BLOCK)
     }
 
-    /// Adds the outputs. Returns the softmax rows, each [`Self::width`] wide, with zeros behind what the row sees.
+    /// Adds the outputs. Returns the softmax rows over [`Self::tokens`], with zeros for those that the row does not see.
     pub(super) fn attend<'a>(
         &self,
         shape: &Shape,
@@ -50,42 +50,43 @@ impl Block {
         work: &'a mut Work,
         output: &mut [f32],
     ) -> impl Iterator<Item = &'a [f32]> + use<'a> {
-        let width = self.width();
         self.weigh(shape, query, cache, work);
         self.sum(shape, cache, work, output);
-        work.rows.as_flattened().chunks_exact(width).take(self.count)
+        work.rows.as_flattened().chunks_exact(self.tokens().len()).take(self.seen.len())
     }
 
     fn weigh(&self, shape: &Shape, query: &[f32], cache: Packed<'_>, work: &mut Work) {
-        let (dims, width) = (shape.dims, self.width());
-        let panels = width / PANEL;
+        let (dims, tokens) = (shape.dims, self.tokens());
+        let panels = tokens.len() / PANEL;
         work.zeros.resize(panels.max(dims.div_ceil(PANEL)), [0.0; PANEL]);
-        work.rows.resize(self.count * panels, [0.0; PANEL]);
+        work.rows.resize(self.seen.len() * panels, [0.0; PANEL]);
         let product = Product {
             a: &query[self.first..],
             stride: self.stride,
             depth: dims,
-            panels: &head_of(shape, cache.key, self.kv_head)[..panels * dims],
+            panels: &head_of(shape, cache.key, self.kv_head)[tokens.start / PANEL * dims..][..panels * dims],
             bias: &work.zeros[..panels],
         };
         (arch::kernels().product)(&product, &mut work.rows);
-        for (row, values) in work.rows.as_flattened_mut().chunks_exact_mut(width).enumerate() {
-            let (seen, hidden) = values.split_at_mut(self.seen + row * self.more);
-            hidden.fill(0.0);
-            softmax(seen, 1.0 / (dims as f32).sqrt());
+        for (row, seen) in work.rows.as_flattened_mut().chunks_exact_mut(tokens.len()).zip(self.seen) {
+            let (row, behind) = row.split_at_mut(seen.end - tokens.start);
+            let (before, row) = row.split_at_mut(seen.start - tokens.start);
+            before.fill(0.0);
+            behind.fill(0.0);
+            softmax(row, 1.0 / (dims as f32).sqrt());
         }
     }
 
     /// Adds the values, weighted by softmax rows.
     fn sum(&self, shape: &Shape, cache: Packed<'_>, work: &mut Work, output: &mut [f32]) {
-        let (dims, width) = (shape.dims, self.width());
+        let (dims, tokens) = (shape.dims, self.tokens());
         let panels = dims.div_ceil(PANEL);
-        work.sums.resize(self.count * panels, [0.0; PANEL]);
-        let value = head_of(shape, cache.value, self.kv_head);
-        for (number, block) in value.chunks_exact(FLASH_BLOCK * panels).take(width / FLASH_BLOCK).enumerate() {
+        work.sums.resize(self.seen.len() * panels, [0.0; PANEL]);
+        let value = &head_of(shape, cache.value, self.kv_head)[tokens.start * panels..][..tokens.len() * panels];
+        for (number, block) in value.chunks_exact(FLASH_BLOCK * panels).enumerate() {
             let product = Product {
                 a: &work.rows.as_flattened()[number * FLASH_BLOCK..],
-                stride: width,
+                stride: tokens.len(),
                 depth: FLASH_BLOCK,
                 panels: block,
                 bias: &work.zeros[..panels],

@@ -9,17 +9,20 @@ use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
 use mnnkv::session::{Host, Queries, ScoredRows, Session};
 use mnnkv::status::Result;
+use std::ops::Range;
 use zerocopy::IntoBytes;
 
 /// Query rows that attend at once.
 const ROWS: usize = 64;
 
-/// The packed buffers of a layer, as [`Packed`] describes them.
-struct Buffers {
+/// A layer: its packed buffers, as [`Packed`] describes them.
+struct Layer {
     key: Vec<[f32; PANEL]>,
     value: Vec<[f32; PANEL]>,
     /// Tokens that they have.
     len: u32,
+    /// Tokens that a row attends to, its own included; all of them if none.
+    window: Option<u32>,
 }
 
 /// Tokens over the steps of a chat: those in the caches that tokens are evicted from, and the chat's.
@@ -34,7 +37,7 @@ pub(super) struct Chat {
     session: Session,
     shape: Shape,
     layout: Layout,
-    buffers: Vec<Buffers>,
+    layers: Vec<Layer>,
     /// First layer that is measured.
     evicted: usize,
     pub(super) measured: Measured,
@@ -65,11 +68,16 @@ impl Chat {
         let panels = |bytes: usize| vec![[0.0; PANEL]; bytes / size_of::<[f32; PANEL]>()];
         let host = Host { attends: true };
         let session = Session::with_host(config.as_bytes(), b"", shape.layers as u32, 1, host)?;
-        let buffers = || Buffers { key: panels(layout.key_bytes()), value: panels(layout.value_bytes()), len: 0 };
+        let layer = |number: usize| Layer {
+            key: panels(layout.key_bytes()),
+            value: panels(layout.value_bytes()),
+            len: 0,
+            window: shape.window(number),
+        };
         Ok(Chat {
             session,
             shape: *shape,
-            buffers: (0..shape.layers).map(|_| buffers()).collect(),
+            layers: (0..shape.layers).map(layer).collect(),
             layout,
             evicted: first_evicted,
             measured: Measured::default(),
@@ -92,10 +100,10 @@ impl Chat {
         let (number, added) = (layer as u32, rows.key.len() / (kv_heads * dims));
         let query = rows.query;
 
-        let buffers = &mut self.buffers[layer];
-        let before = buffers.len;
-        let begun = self.session.begin(number, Some(buffers.cache(&self.layout)?), before)?;
-        buffers.len = begun.kv_len;
+        let own = &mut self.layers[layer];
+        let before = own.len;
+        let begun = self.session.begin(number, Some(own.cache(&self.layout)?), before)?;
+        own.len = begun.kv_len;
         self.append(layer, rows, added)?;
 
         let queries = Queries {
@@ -119,9 +127,9 @@ impl Chat {
         };
         match output {
             Some(output) if attends => {
-                let buffers = &mut self.buffers[layer];
-                let (len, cache) = (buffers.len, buffers.cache(&self.layout)?);
-                let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+                let own = &mut self.layers[layer];
+                let (len, window, cache) = (own.len, own.window, own.cache(&self.layout)?);
+                let step = Step { queries, is_causal: true, window, soft_cap: None, sinks: None, mask: None };
                 let mut write = |row: usize, head: usize, numbers: &[f32]| {
                     let to = &mut output[(row * heads + head) * dims..][..dims];
                     to.iter_mut().zip(numbers).for_each(|(to, x)| *to += x);
@@ -134,23 +142,23 @@ impl Chat {
         }
 
         let scored_heads = if scored.rows > 0 { heads as u32 } else { 0 };
-        let buffers = &mut self.buffers[layer];
-        let len = buffers.len;
-        self.session.end(number, scored_heads, counted as u32, buffers.cache(&self.layout)?, len)?;
+        let own = &mut self.layers[layer];
+        let len = own.len;
+        self.session.end(number, scored_heads, counted as u32, own.cache(&self.layout)?, len)?;
         self.measure(layer)
     }
 
     /// Writes the rows of a step behind the tokens of a layer.
     fn append(&mut self, layer: usize, rows: &Projected<'_>, added: usize) -> Result<()> {
         let Shape { kv_heads, dims, .. } = self.shape;
-        let Chat { layout, buffers, dense, .. } = self;
-        let buffers = &mut buffers[layer];
+        let Chat { layout, layers, dense, .. } = self;
+        let own = &mut layers[layer];
         let [key, value] = dense;
         by_head(rows.key, kv_heads, dims, key);
         by_head(rows.value, kv_heads, dims, value);
-        let appended = layout.range(buffers.len, added as u32)?;
-        layout::scatter(&mut buffers.cache(layout)?, appended, key.as_bytes(), value.as_bytes())?;
-        buffers.len += added as u32;
+        let appended = layout.range(own.len, added as u32)?;
+        layout::scatter(&mut own.cache(layout)?, appended, key.as_bytes(), value.as_bytes())?;
+        own.len += added as u32;
         Ok(())
     }
 
@@ -166,9 +174,10 @@ impl Chat {
         let scored = rows.rows as usize;
         let Shape { heads, kv_heads, dims, .. } = self.shape;
         let (group, attending) = (heads / kv_heads, query.len() / (heads * dims));
-        let Chat { session, shape, buffers, work, tile, .. } = self;
-        let buffers = &buffers[layer];
-        let (len, cache) = (buffers.len as usize, Packed { key: &buffers.key, value: &buffers.value });
+        let seen = self.seen(layer, added, attending)?;
+        let Chat { session, shape, layers, work, tile, .. } = self;
+        let own = &layers[layer];
+        let (len, cache) = (own.len as usize, Packed { key: &own.key, value: &own.value });
         let score = |tile: &[f32]| -> Result<()> {
             let mut sums = HeadSums::new(rows, len as u32);
             tile.chunks_exact(len).enumerate().for_each(|(row, weights)| sums.set(row, weights, 1.0));
@@ -177,12 +186,16 @@ impl Chat {
         };
         if added == 1 && attending == 1 {
             // Heads that share keys are the rows of a block.
+            let seen = vec![seen[0].clone(); group];
             for kv_head in 0..kv_heads {
-                let first = kv_head * group * dims;
-                let block = Block { kv_head, first, stride: dims, count: group, seen: len, more: 0 };
+                let block = Block { kv_head, first: kv_head * group * dims, stride: dims, seen: &seen };
+                let first = block.tokens().start;
                 for row in block.attend(shape, query, cache, work, output) {
                     if scored > 0 {
-                        score(&row[..len])?;
+                        tile.clear();
+                        tile.resize(first, 0.0);
+                        tile.extend_from_slice(&row[..len - first]);
+                        score(tile)?;
                     }
                 }
             }
@@ -192,14 +205,15 @@ impl Chat {
             // The rows that count are the last of a tile, so that it needs no others.
             tile.clear();
             tile.resize(scored * len, 0.0);
-            for first in (0..attending).step_by(ROWS) {
-                let (count, seen) = (ROWS.min(attending - first), len - attending + first + 1);
-                let (from, stride) = ((first * heads + head) * dims, heads * dims);
-                let block = Block { kv_head: head / group, first: from, stride, count, seen, more: 1 };
+            for (number, seen) in seen.chunks(ROWS).enumerate() {
+                let (row, stride) = (number * ROWS, heads * dims);
+                let block = Block { kv_head: head / group, first: (row * heads + head) * dims, stride, seen };
+                let first = block.tokens().start;
                 let rows = block.attend(shape, query, cache, work, output);
-                for (row, values) in rows.enumerate() {
-                    if let Some(at) = (scored + first + row).checked_sub(attending) {
-                        tile[at * len..][..seen + row].copy_from_slice(&values[..seen + row]);
+                for (row, (values, seen)) in (row..).zip(rows.zip(seen)) {
+                    if let Some(at) = (scored + row).checked_sub(attending) {
+                        let values = &values[seen.start - first..seen.end - first];
+                        tile[at * len..][seen.clone()].copy_from_slice(values);
                     }
                 }
             }
@@ -208,6 +222,20 @@ impl Chat {
             }
         }
         Ok(())
+    }
+
+    /// The tokens of a layer's cache that each of the last `attending` of `added` rows sees. A window is one of logical positions:
+    /// tokens between those in the cache may have been evicted.
+    fn seen(&self, layer: usize, added: usize, attending: usize) -> Result<Vec<Range<usize>>> {
+        let own = &self.layers[layer];
+        let ends = own.len as usize - attending + 1..=own.len as usize;
+        let Some(window) = own.window else { return Ok(ends.map(|end| 0..end).collect()) };
+        let before = self.session.positions(layer as u32, None)?;
+        let next = self.session.lengths(layer as u32)?.logical;
+        let before = before.into_iter().flat_map(|[first, count]| first as u32..(first + count) as u32);
+        let positions: Vec<u32> = before.chain(next..next + added as u32).collect();
+        let begin = |end: usize| positions.partition_point(|position| position + window <= positions[end - 1]);
+        Ok(ends.map(|end| begin(end)..end).collect())
     }
 
     /// Counts the tokens of a layer: in the cache, or in 8 and 4 bits.
@@ -222,7 +250,7 @@ impl Chat {
     }
 }
 
-impl Buffers {
+impl Layer {
     fn cache<'a>(&'a mut self, layout: &'a Layout) -> Result<Cache<'a>> {
         Cache::new(layout, self.key.as_mut_slice().as_mut_bytes(), self.value.as_mut_slice().as_mut_bytes())
     }

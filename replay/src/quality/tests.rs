@@ -3,7 +3,7 @@
 use super::chat::Chat;
 use super::*;
 use crate::llama::tests::Written;
-use crate::llama::{Projected, Shape, loss};
+use crate::llama::{Gemma, Projected, Shape, loss};
 use crate::quality::tasks::Random;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -15,14 +15,14 @@ fn number(random: &mut Random) -> f32 {
     (random.below(2001) as f32 - 1000.0) / 1000.0
 }
 
-fn tensors(tied: bool) -> Tensors {
+fn tensors(layers: usize, tied: bool) -> Tensors {
     let mut random = Random(5);
     let (hidden, inner, query, kv) = (20, 26, 24, 12);
     let mut shapes = vec![("token_embd".to_string(), vec![53, hidden]), ("output_norm".into(), vec![hidden])];
     if !tied {
         shapes.push(("output".into(), vec![53, hidden]));
     }
-    for layer in 0..3 {
+    for layer in 0..layers {
         for (name, shape) in [
             ("attn_norm", vec![hidden]),
             ("ffn_norm", vec![hidden]),
@@ -44,6 +44,19 @@ fn tensors(tied: bool) -> Tensors {
     shapes.into_iter().map(|(name, shape)| (format!("{name}.weight"), filled(shape))).collect()
 }
 
+/// The tensors with those that a Gemma 3 has besides.
+fn gemma_tensors(layers: usize) -> Tensors {
+    let (mut tensors, mut random) = (tensors(layers, true), Random(6));
+    for layer in 0..layers {
+        for (name, len) in [("attn_q_norm", 6), ("attn_k_norm", 6), ("post_attention_norm", 20), ("post_ffw_norm", 20)]
+        {
+            let values = (0..len).map(|_| number(&mut random)).collect();
+            tensors.insert(format!("blk.{layer}.{name}.weight"), (vec![len], values));
+        }
+    }
+    tensors
+}
+
 /// The model of a GGUF file that has these tensors.
 fn model(name: &str, architecture: &str, tensors: &Tensors) -> Model {
     let tensors = tensors.iter().map(|(name, tensor)| in_gguf(architecture, name, tensor));
@@ -51,7 +64,7 @@ fn model(name: &str, architecture: &str, tensors: &Tensors) -> Model {
 }
 
 /// The oracle: the losses of tokens 1 and on, by the definition of the model.
-fn plain_losses(tensors: &Tensors, tokens: &[u32]) -> Vec<f64> {
+fn plain_losses(tensors: &Tensors, gemma: Option<&Gemma>, tokens: &[u32]) -> Vec<f64> {
     let weight = |name: &str| &tensors[&format!("{name}.weight")].1;
     let map = |name: &str, row: &[f64]| -> Vec<f64> {
         let bias = tensors.get(&format!("{name}.bias")).map(|(_, bias)| bias);
@@ -65,36 +78,56 @@ fn plain_losses(tensors: &Tensors, tokens: &[u32]) -> Vec<f64> {
         let square = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
         row.iter().zip(weight(name)).map(|(x, w)| x / (square + 1e-5).sqrt() * f64::from(*w)).collect()
     };
-    let rotated = |row: Vec<f64>, position: usize| -> Vec<f64> {
+    // A norm that a Gemma 3 alone has.
+    let gemma_norm = |name: &str, row: Vec<f64>| if gemma.is_some() { norm(name, &row) } else { row };
+    let rotated = |row: Vec<f64>, position: f64, theta: f64| -> Vec<f64> {
         let turn = |at: usize| {
             let (head, dim) = (at / 6 * 6, at % 6);
-            let angle = position as f64 / 500f64.powf((dim % 3) as f64 / 3.0);
+            let angle = position / theta.powf((dim % 3) as f64 / 3.0);
             let other = if dim < 3 { -row[head + dim + 3] } else { row[head + dim - 3] };
             row[at] * angle.cos() + other * angle.sin()
         };
         (0..row.len()).map(turn).collect()
     };
     let embedding = weight("token_embd");
-    let embedded = |token: &u32| embedding[*token as usize * 20..][..20].iter().map(|x| f64::from(*x)).collect();
+    let scale = if gemma.is_some() { 20f64.sqrt() } else { 1.0 };
+    let embedded =
+        |token: &u32| embedding[*token as usize * 20..][..20].iter().map(|x| scale * f64::from(*x)).collect();
     let mut states: Vec<Vec<f64>> = tokens.iter().map(embedded).collect();
-    for layer in 0..3 {
+    for layer in (0..).take_while(|layer| tensors.contains_key(&format!("blk.{layer}.attn_q.weight"))) {
         let name = |part: &str| format!("blk.{layer}.{part}");
+        let (window, theta, stretch) = match gemma {
+            Some(gemma) if layer % gemma.period == gemma.period - 1 => (usize::MAX, 500.0, gemma.stretch),
+            Some(gemma) => (gemma.window as usize, gemma.theta, 1.0),
+            None => (usize::MAX, 500.0, 1.0),
+        };
         let rows: Vec<_> = states.iter().map(|state| norm(&name("attn_norm"), state)).collect();
         let project = |part: &str| {
             let name = name(part);
             rows.iter().map(move |row| map(&name, row)).enumerate()
         };
-        let query: Vec<_> = project("attn_q").map(|(at, row)| rotated(row, at)).collect();
-        let key: Vec<_> = project("attn_k").map(|(at, row)| rotated(row, at)).collect();
+        let turned = |part: &str| -> Vec<Vec<f64>> {
+            let of_heads = |row: Vec<f64>| {
+                row.chunks(6).flat_map(|head| gemma_norm(&name(&format!("{part}_norm")), head.to_vec())).collect()
+            };
+            project(part).map(|(at, row)| rotated(of_heads(row), at as f64 / stretch, theta)).collect()
+        };
+        let (query, key) = (turned("attn_q"), turned("attn_k"));
         let value: Vec<_> = project("attn_v").map(|(_, row)| row).collect();
         for (at, state) in states.iter_mut().enumerate() {
-            let rows: Vec<_> = key.iter().zip(&value).take(at + 1).collect();
+            let rows: Vec<_> = key.iter().zip(&value).take(at + 1).skip((at + 1).saturating_sub(window)).collect();
             let attended: Vec<f64> = (0..4).flat_map(|head| attention(&query[at], &rows, head, (6, 2))).collect();
-            state.iter_mut().zip(map(&name("attn_output"), &attended)).for_each(|(x, more)| *x += more);
+            let output = gemma_norm(&name("post_attention_norm"), map(&name("attn_output"), &attended));
+            state.iter_mut().zip(output).for_each(|(x, more)| *x += more);
             let normed = norm(&name("ffn_norm"), state);
             let (gate, up) = (map(&name("ffn_gate"), &normed), map(&name("ffn_up"), &normed));
-            let gated: Vec<f64> = gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
-            state.iter_mut().zip(map(&name("ffn_down"), &gated)).for_each(|(x, more)| *x += more);
+            let silu = |x: f64| x / (1.0 + (-x).exp());
+            let gelu =
+                |x: f64| x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
+            let activated = |x: f64| if gemma.is_some() { gelu(x) } else { silu(x) };
+            let gated: Vec<f64> = gate.iter().zip(up).map(|(gate, up)| activated(*gate) * up).collect();
+            let output = gemma_norm(&name("post_ffw_norm"), map(&name("ffn_down"), &gated));
+            state.iter_mut().zip(output).for_each(|(x, more)| *x += more);
         }
     }
     let head = if tensors.contains_key("output.weight") { "output" } else { "token_embd" };
@@ -115,10 +148,10 @@ fn attention(query: &[f64], rows: &[(&Vec<f64>, &Vec<f64>)], head: usize, (dims,
 }
 
 /// Whether a model has the losses of the plain pass: a prompt, some more tokens in one step, single ones.
-fn assert_plain(model: &Model, tensors: &Tensors) {
+fn assert_plain(model: &Model, tensors: &Tensors, gemma: Option<&Gemma>) {
     let mut random = Random(3);
     let tokens: Vec<u32> = (0..150).map(|_| random.below(53) as u32).collect();
-    let mut chat = Chat::new(model.shape(), "{}", 150, 3).unwrap();
+    let mut chat = Chat::new(model.shape(), "{}", 150, model.shape().layers).unwrap();
     let mut losses = Vec::new();
     let steps = [0..130, 130..147].into_iter().chain((147..149).map(|at| at..at + 1));
     for step in steps {
@@ -127,7 +160,7 @@ fn assert_plain(model: &Model, tensors: &Tensors) {
         let states = model.forward(&tokens[step.clone()], &positions, attend).unwrap();
         model.predict(&states, |row, logits| losses.push(loss(logits, tokens[step.start + 1 + row])));
     }
-    let expected = plain_losses(tensors, &tokens);
+    let expected = plain_losses(tensors, gemma, &tokens);
     assert_eq!(losses.len(), expected.len());
     let worst = losses.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(worst < 1e-4, "{worst}");
@@ -136,14 +169,39 @@ fn assert_plain(model: &Model, tensors: &Tensors) {
 #[test]
 fn files_of_llama_and_qwen2_have_the_losses_of_a_plain_pass() {
     for (architecture, tied, biased) in [("llama", false, false), ("llama", true, false), ("qwen2", true, true)] {
-        let mut tensors = tensors(tied);
+        let mut tensors = tensors(3, tied);
         let mut random = Random(8);
         let parts = (0..3).flat_map(|layer| [("q", 24), ("k", 12), ("v", 12)].map(|part| (layer, part)));
         for (layer, (part, columns)) in parts.filter(|_| biased) {
             let bias = (0..columns).map(|_| number(&mut random)).collect();
             tensors.insert(format!("blk.{layer}.attn_{part}.bias"), (vec![columns], bias));
         }
-        assert_plain(&model(&format!("{architecture}{tied}"), architecture, &tensors), &tensors);
+        assert_plain(&model(&format!("{architecture}{tied}"), architecture, &tensors), &tensors, None);
+    }
+}
+
+#[test]
+fn files_of_gemma_3_have_the_losses_of_a_plain_pass() {
+    let number = |number: u32| (4, number.to_le_bytes().to_vec());
+    let float = |number: f32| (6, number.to_le_bytes().to_vec());
+    let linear = [&6u64.to_le_bytes()[..], b"linear"].concat();
+    // What a file may leave out, and all that it may say.
+    let few = vec![("block_count", number(6)), ("attention.sliding_window", number(40))];
+    let more = vec![
+        ("attention.sliding_window", number(70)),
+        ("attention.sliding_window_pattern", number(2)),
+        ("rope.freq_base_swa", float(70.0)),
+        ("rope.scaling.type", (8, linear)),
+        ("rope.scaling.factor", float(8.0)),
+    ];
+    for (name, layers, keys, gemma) in [
+        ("few", 6, few, Gemma { window: 40, period: 6, theta: 10_000.0, stretch: 1.0 }),
+        ("more", 3, more, Gemma { window: 70, period: 2, theta: 70.0, stretch: 8.0 }),
+    ] {
+        let tensors = gemma_tensors(layers);
+        let mut file = Written::new("gemma3", tensors.iter().map(|(name, tensor)| in_gguf("gemma3", name, tensor)));
+        keys.into_iter().for_each(|(key, (kind, value))| file.set(&format!("gemma3.{key}"), kind, value));
+        assert_plain(&file.open(name).unwrap(), &tensors, Some(&gemma));
     }
 }
 
@@ -186,14 +244,14 @@ fn measured(model: &Model, request: &Request) -> Results {
 
 #[test]
 fn items_have_the_loss_of_a_plain_pass_and_methods_differ_from_it_as_much_as_they_drop() {
-    let tensors = tensors(false);
+    let tensors = tensors(3, false);
     let model = model("judged", "llama", &tensors);
     let methods = named(&[WHOLE, "recent", "k8v4", "budget"]);
     let request = Request { methods, items: random_items(3), ratios: vec![3.5], batch: 2 };
     let results = measured(&model, &request);
     assert_eq!(results.left.len(), 1, "a budget has no blocks of heads of 6 elements: {:?}", results.left);
     for (item, row) in request.items.iter().zip(&results.items) {
-        let losses = plain_losses(&tensors, &item.tokens);
+        let losses = plain_losses(&tensors, None, &item.tokens);
         let expected = item.scored.iter().map(|at| losses[at - 1]).sum::<f64>() / item.scored.len() as f64;
         assert!((row.loss - expected).abs() < 1e-4, "{} {}: {expected} expected", row.id, row.loss);
     }
@@ -217,36 +275,61 @@ const SHAPE: Shape = Shape {
     epsilon: 0.0,
     theta: 1.0,
     tied: true,
+    gemma: None,
 };
+
+/// Reads 200 tokens and further ones with a method, and compares the attention of the last row of each step with a plain one
+/// over the tokens that the session says are in the cache, of a window alone if the layer has one.
+fn attended_as_positions_say(method: &Method, shape: &Shape) -> Chat {
+    let mut config = method.config(3.5, 200, shape);
+    if method.evicts() {
+        config.insert("kv_h2o_layer_start".into(), 0.into());
+    }
+    let mut chat = Chat::new(shape, &Value::Object(config).to_string(), 300, 0).unwrap();
+    let mut random = Random(9);
+    let mut rows = |count: usize| -> Vec<f32> { (0..count).map(|_| 3.0 * number(&mut random)).collect() };
+    let wide = |row: &[f32]| row.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+    let (width, kv_width) = (4 * shape.dims, 2 * shape.dims);
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    for added in [200].into_iter().chain([1; 60]).chain([7; 5]) {
+        let (query, key, value) = (rows(added * width), rows(added * kv_width), rows(added * kv_width));
+        keys.extend(key.chunks(kv_width).map(wide));
+        values.extend(value.chunks(kv_width).map(wide));
+        let mut output = vec![0.0; added * width];
+        chat.step(0, &Projected { query: &query, key: &key, value: &value }, Some(&mut output)).unwrap();
+        let positions = chat.session().positions(0, None).unwrap();
+        let cached = positions.iter().flat_map(|[first, count]| *first as usize..(*first + *count) as usize);
+        let is_seen = |at: &usize| shape.window(0).is_none_or(|window| keys.len() - 1 - at < window as usize);
+        let cached: Vec<_> = cached.filter(is_seen).map(|at| (&keys[at], &values[at])).collect();
+        let query = wide(&query[(added - 1) * width..]);
+        let expected = (0..4).flat_map(|head| attention(&query, &cached, head, (shape.dims, 2)));
+        let worst = output[(added - 1) * width..].iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
+        assert!(worst.fold(0.0, f64::max) < 1e-5, "{} after {} tokens", method.name, keys.len());
+    }
+    chat
+}
+
+/// The shape with a window of so many tokens.
+fn local(window: u32, shape: Shape) -> Shape {
+    Shape { gemma: Some(Gemma { window, period: 2, theta: 1.0, stretch: 1.0 }), ..shape }
+}
 
 /// A chat attends to the tokens that its session says are in the cache, and to no others.
 #[test]
 fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
-    let shape = SHAPE;
-    let fits = |method: &&Method| !method.has_least_budget();
-    for method in methods().iter().filter(fits) {
-        let mut keys = method.config(3.5, 200, &shape);
-        keys.insert("kv_h2o_layer_start".into(), 0.into());
-        let config = Value::Object(keys).to_string();
-        let mut chat = Chat::new(&shape, &config, 300, 0).unwrap();
-        let mut random = Random(9);
-        let mut rows = |count: usize| -> Vec<f32> { (0..count).map(|_| 3.0 * number(&mut random)).collect() };
-        let wide = |row: &[f32]| row.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for added in [200].into_iter().chain([1; 60]) {
-            let (query, key, value) = (rows(added * 80), rows(added * 40), rows(added * 40));
-            keys.extend(key.chunks(40).map(wide));
-            values.extend(value.chunks(40).map(wide));
-            let mut output = vec![0.0; added * 80];
-            chat.step(0, &Projected { query: &query, key: &key, value: &value }, Some(&mut output)).unwrap();
-            let positions = chat.session().positions(0, None).unwrap();
-            let cached = positions.iter().flat_map(|[first, count]| *first as usize..(*first + *count) as usize);
-            let cached: Vec<_> = cached.map(|at| (&keys[at], &values[at])).collect();
-            let query = wide(&query[(added - 1) * 80..]);
-            let expected = (0..4).flat_map(|head| attention(&query, &cached, head, (20, 2)));
-            let worst = output[(added - 1) * 80..].iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
-            assert!(worst.fold(0.0, f64::max) < 1e-5, "{} after {} tokens", method.name, keys.len());
+    for shape in [SHAPE, local(90, SHAPE)] {
+        for method in methods().iter().filter(|method| !method.has_least_budget()) {
+            let measured = attended_as_positions_say(method, &shape).measured;
+            assert!(!method.evicts() || measured.resident < measured.logical / 2, "{}", method.name);
         }
-        assert!(!method.evicts() || chat.measured.resident < chat.measured.logical / 2, "{}", method.name);
     }
+}
+
+/// The window has raw tokens alone, so that the output is exact; quantised ones are behind it.
+#[test]
+fn a_session_that_attends_by_itself_keeps_to_the_window_of_the_layer() {
+    let shape = local(16, Shape { dims: 32, ..SHAPE });
+    let chat = attended_as_positions_say(&named(&["k8v4"])[0], &shape);
+    let quantised = chat.session().metrics(Some(0)).unwrap().quant_tokens;
+    assert!(quantised > 100.0, "{quantised} tokens in 8 and 4 bits");
 }
