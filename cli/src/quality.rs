@@ -22,13 +22,13 @@ Examples:
 
 /// Measure what eviction and fewer bits cost in the quality of a language model.
 ///
-/// A Llama or a Qwen2 reads texts through sessions, one for each method. A factor is the perplexity of the scored tokens over
+/// A Llama, a Qwen2 or a Gemma 3 reads texts through sessions, one for each method. A factor is the perplexity of the scored tokens over
 /// that of the whole cache, with its paired standard error over texts; a text is exact if every scored token is the model's
 /// first choice. docs/quality.md has the tasks and the methods.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Arguments {
-    /// A GGUF file of a Llama or a Qwen2
+    /// A GGUF file of a Llama, a Qwen2 or a Gemma 3
     model: PathBuf,
     /// Token ids of text for the built-in tasks, little-endian u16, or u32 in a file *.u32
     #[arg(long, value_name = "FILE", required_unless_present = "items")]
@@ -131,17 +131,19 @@ impl Arguments {
             items.sort_by_key(|item| kinds.iter().position(|kind| *kind == item.kind));
             return Ok(items);
         };
-        let most = shape.context.saturating_sub(STEPS);
+        let first = model.first_token();
+        let others = STEPS + first.iter().len();
+        let most = shape.context.saturating_sub(others);
         if !(MIN_PROMPT..=most).contains(&self.prompt) {
             return Err(Failure(format!(
-                "--prompt is {}; {MIN_PROMPT} to {most} expected, the model's context of {} less {STEPS}",
+                "--prompt is {}; {MIN_PROMPT} to {most} expected, the model's context of {} less {others}",
                 self.prompt, shape.context
             )));
         }
         let tokens = quality::read_tokens(path, shape.vocabulary).map_err(|e| e.to_string())?;
         let mut items = Vec::new();
         for task in Task::ALL.into_iter().filter(|task| self.tasks.is_empty() || self.tasks.contains(task)) {
-            let drawn = task.items(&tokens, self.prompt, usize::from(self.texts), self.seed);
+            let drawn = task.items(&tokens, first, self.prompt, usize::from(self.texts), self.seed);
             items.extend(drawn.map_err(|e| format!("{}: {e}", path.display()))?);
         }
         Ok(items)

@@ -10,8 +10,8 @@ use std::process::{Command, Output};
 const VOCABULARY: usize = 16;
 
 impl Folder {
-    /// A model of one layer in `model.gguf`, written by the document of the format.
-    fn with_model(self) -> Self {
+    /// A model of one layer in `model.gguf`, written by the document of the format. Texts may have to begin with a token.
+    fn with_model(self, first_token: Option<u32>) -> Self {
         let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
         let mut metadata = [text("general.architecture"), 8u32.to_le_bytes().to_vec(), text("llama")].concat();
         for (name, number) in [
@@ -27,13 +27,17 @@ impl Folder {
         }
         let epsilon = [6u32.to_le_bytes(), 1e-5f32.to_le_bytes()].concat();
         metadata.extend([text("llama.attention.layer_norm_rms_epsilon"), epsilon].concat());
+        let adds = [7u32.to_le_bytes().to_vec(), vec![first_token.is_some().into()]].concat();
+        metadata.extend([text("tokenizer.ggml.add_bos_token"), adds].concat());
+        let token = [4, first_token.unwrap_or(0)].map(u32::to_le_bytes).concat();
+        metadata.extend([text("tokenizer.ggml.bos_token_id"), token].concat());
         let maps = [("attn_q", 4u64), ("attn_k", 2), ("attn_v", 2), ("attn_output", 4)];
         let maps = maps.into_iter().chain([("ffn_gate", 4), ("ffn_up", 4), ("ffn_down", 4)]);
         let maps = maps.map(|(name, rows)| (format!("blk.0.{name}"), vec![4, rows]));
         let norms = ["blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"].map(|name| (name.to_string(), vec![4]));
         let tensors: Vec<_> = maps.chain(norms).chain([("token_embd".into(), vec![4, VOCABULARY as u64])]).collect();
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
-        bytes.extend([tensors.len() as u64, 9].map(u64::to_le_bytes).concat());
+        bytes.extend([tensors.len() as u64, 11].map(u64::to_le_bytes).concat());
         bytes.extend(metadata);
         // All tensors have the same zeros.
         for (name, shape) in &tensors {
@@ -74,7 +78,7 @@ fn texts() -> String {
 
 #[test]
 fn a_model_without_weights_has_the_loss_of_its_vocabulary_with_every_cache() {
-    let folder = Folder::new("quality").with_model();
+    let folder = Folder::new("quality").with_model(None);
     let tasks = folder.file("tasks.jsonl", texts());
     let first = folder.quality(&["--tasks", &tasks, "--method", "k8v4", "--json"]);
     assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
@@ -90,7 +94,7 @@ fn a_model_without_weights_has_the_loss_of_its_vocabulary_with_every_cache() {
 
 #[test]
 fn a_mistake_in_a_file_is_named_by_its_place() {
-    let folder = Folder::new("quality").with_model();
+    let folder = Folder::new("quality").with_model(None);
     let (good, tokens) = (texts(), |count: usize| [[0u8, 0]].concat().repeat(count));
     let far = folder.file("far.jsonl", good.replace("\"score_to\":120", "\"score_to\":121"));
     let twice = folder.file("twice.jsonl", good.replace("\"b\"", "\"a\""));
@@ -117,6 +121,12 @@ fn a_mistake_in_a_file_is_named_by_its_place() {
     let run = folder.quality(&["--tasks", &far, "--json"]);
     let error: Value = serde_json::from_slice(&run.stdout).unwrap();
     assert!(error.to_string().contains("far.jsonl: line 1: score_to"), "{error}");
+    let folder = folder.with_model(Some(3));
+    let error = folder.refusal(&["--tokens", &short, "--prompt", "740"]);
+    assert!(error.contains("512 to 739 expected, the model's context of 900 less 161"), "{error}");
+    let folder = folder.with_model(Some(16));
+    let error = folder.refusal(&["--tasks", &far]);
+    assert!(error.contains("tokenizer.ggml.bos_token_id is 16; below 16 expected"), "{error}");
     fs::write(folder.0.join("model.gguf"), "GGML").unwrap();
     let error = folder.refusal(&["--tasks", &far]);
     assert!(error.contains("model.gguf: offset 0: begins with"), "{error}");

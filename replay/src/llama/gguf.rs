@@ -206,6 +206,17 @@ impl Gguf {
         })
     }
 
+    /// The token that every text begins with, if the model wants one.
+    pub(super) fn first_token(&self, vocabulary: usize) -> Result<Option<u32>> {
+        let key = "tokenizer.ggml.bos_token_id";
+        match (self.number("tokenizer.ggml.add_bos_token")?, self.number(key)?) {
+            (None | Some(0), _) => Ok(None),
+            (Some(_), Some(token)) if token < vocabulary => Ok(Some(token as u32)),
+            (Some(_), Some(token)) => Err(self.fail(format!("{key} is {token}; below {vocabulary} expected"))),
+            (Some(_), None) => Err(self.fail(format!("{key} is missing, and tokenizer.ggml.add_bos_token is true"))),
+        }
+    }
+
     /// Whether llama.cpp's conversion has interleaved the rows of a map's heads; the number of these.
     fn interleaved(&self, name: &str) -> Result<Option<usize>> {
         let shape = self.shape()?;

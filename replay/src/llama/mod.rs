@@ -19,6 +19,7 @@ use weights::{Linear, Weights};
 pub struct Model {
     shape: Shape,
     weights: Weights,
+    first_token: Option<u32>,
 }
 
 /// The input of a layer's attention: rows `[row][head][dim]`. Query and key are rotated.
@@ -37,12 +38,17 @@ impl Model {
     pub fn open(path: &Path) -> Result<Model> {
         let file = Gguf::open(path)?;
         let shape = file.shape()?;
-        Ok(Model { weights: Weights::read(&file, &shape)?, shape })
+        Ok(Model { weights: Weights::read(&file, &shape)?, first_token: file.first_token(shape.vocabulary)?, shape })
     }
 
     /// Its numbers.
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// The token that every text begins with, if the model wants one.
+    pub fn first_token(&self) -> Option<u32> {
+        self.first_token
     }
 
     /// Runs rows of tokens at their logical positions through all layers. `attend` gets each layer's number and input, and

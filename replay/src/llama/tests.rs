@@ -231,3 +231,18 @@ fn files_of_gemma_3_that_compute_something_else_are_refused() {
     ];
     assert_refused("gemma3", &cases);
 }
+
+#[test]
+fn texts_begin_with_the_token_that_the_file_says() {
+    let first = |adds: Option<u8>, token: Option<u8>| {
+        let mut file = zeros("gemma3");
+        adds.into_iter().for_each(|adds| file.set("tokenizer.ggml.add_bos_token", 7, vec![adds]));
+        token.into_iter().for_each(|token| file.set("tokenizer.ggml.bos_token_id", 4, vec![token, 0, 0, 0]));
+        file.open("first").map(|model| model.first_token()).map_err(|e| e.to_string())
+    };
+    assert_eq!(first(Some(1), Some(52)), Ok(Some(52)));
+    assert_eq!(first(Some(0), Some(52)), Ok(None));
+    assert_eq!(first(None, Some(52)), Ok(None));
+    assert!(first(Some(1), Some(53)).unwrap_err().contains("tokenizer.ggml.bos_token_id is 53; below 53 expected"));
+    assert!(first(Some(1), None).unwrap_err().contains("tokenizer.ggml.bos_token_id is missing"));
+}

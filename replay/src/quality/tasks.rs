@@ -92,26 +92,28 @@ impl Task {
     }
 
     /// `count` texts of pieces of `tokens` from random offsets, the same for the same seed, with prompts of about `prompt`
-    /// tokens, [`MIN_PROMPT`] or more.
+    /// tokens, [`MIN_PROMPT`] or more, behind the first token that the model wants.
     ///
     /// Fails if `tokens` is shorter than a text.
     pub fn items(
         self,
         tokens: &[u32],
+        first: Option<u32>,
         prompt: usize,
         count: usize,
         seed: u64,
     ) -> std::result::Result<Vec<Item>, String> {
-        let question_from = self.prompt_tokens(prompt);
-        let needed = question_from + STEPS;
+        let prompt = self.prompt_tokens(prompt);
+        let needed = prompt + STEPS;
         if tokens.len() < needed {
             return Err(format!("has {} tokens; {needed} or more expected", tokens.len()));
         }
         let mut random = Random(seed ^ (self as u64) << 32);
+        let question_from = prompt + first.iter().len();
         let item = |number: usize| Item {
             kind: self.name().into(),
             id: format!("{}-{number:03}", self.name()),
-            tokens: self.text(tokens, question_from, &mut random),
+            tokens: first.into_iter().chain(self.text(tokens, prompt, &mut random)).collect(),
             question_from,
             scored: (0..STEPS).filter(|step| self.is_scored(*step)).map(|step| question_from + step).collect(),
         };
@@ -167,9 +169,12 @@ mod tests {
 
     #[test]
     fn what_is_scored_was_said_before_except_in_plain_text() {
-        for (task, prompt) in Task::ALL.into_iter().flat_map(|task| [(task, 2592), (task, 768)]) {
-            for item in task.items(&numbered(), prompt, 20, 7).unwrap() {
+        let cases = Task::ALL.into_iter().flat_map(|task| [(task, 2592, None), (task, 768, Some(65_001))]);
+        for (task, prompt, first) in cases {
+            for item in task.items(&numbered(), first, prompt, 20, 7).unwrap() {
                 let expected = if task == Task::Needle { prompt / 128 * 128 } else { prompt };
+                let expected = if first.is_some() { expected + 1 } else { expected };
+                assert_eq!(item.tokens.iter().position(|token| Some(*token) == first), first.map(|_| 0));
                 assert_eq!((item.question_from, item.tokens.len()), (expected, expected + 160));
                 assert_eq!(item.scored.len(), if task == Task::Needle { 128 } else { 152 });
                 // A scored token follows the same token as in the prompt.
