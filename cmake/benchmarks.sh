@@ -60,6 +60,7 @@ section waits build/bin/mnnkv_bench_session waits
 section compressor cargo bench --locked --package mnn-kv-model --bench compressor
 section demo build/bin/mnnkv_demo
 section quality make quality
+[ -n "${MODEL:-}" ] || section quality make quality MODEL=gemma TEXTS=8
 # Engines that someone has built; see cmake/engines.sh.
 [ -z "${MNN:-}" ] || section mnn cmake/engines.sh mnn
 [ -z "${LLAMA:-}" ] || section llama cmake/engines.sh llama
