@@ -34,9 +34,9 @@ const DIRECTION: &[(&str, &str)] = &[
     ("replay/codec", "gear replay/dumps replay/error replay/results replay/watch session status"),
     (
         "replay/quality",
-        "arch attend dtype layout replay/dumps replay/error replay/head_sums replay/llama replay/watch session status",
+        "arch attend dtype layout replay/dumps replay/error replay/head_sums replay/transformer replay/watch session status",
     ),
-    ("replay/llama", "arch json replay/error"),
+    ("replay/transformer", "arch json replay/error"),
     ("replay/reference", "replay/dumps replay/error"),
     ("replay/dumps", "dtype json replay/error status"),
     ("replay/head_sums", "h2o session status"),

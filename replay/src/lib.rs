@@ -5,7 +5,7 @@
 //! | [`dumps`] | reads dumps of every format, as layers |
 //! | [`reference`] | the offline evaluator of the reference system, byte for byte |
 //! | [`codec`] | gear on dumps, cut as a session cuts |
-//! | [`llama`] | the forward pass of a Llama, a Qwen2 or a Gemma 3 |
+//! | [`transformer`] | the forward pass of a Llama, a Qwen2 or a Gemma 3 |
 //! | [`quality`] | its losses with each policy, beside those of the whole cache |
 //! | [`whole_cache`](mod@whole_cache) | ratios over all layers |
 //! | [`evaluation`] | the rooms above on each layer of a dump |
@@ -21,9 +21,9 @@ pub mod dumps;
 pub mod error;
 pub mod evaluation;
 mod head_sums;
-pub mod llama;
 pub mod quality;
 pub mod reference;
 pub mod results;
+pub mod transformer;
 pub mod watch;
 pub mod whole_cache;

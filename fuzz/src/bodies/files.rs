@@ -5,7 +5,7 @@ use super::given::Given;
 use checkpoint::Checkpoint;
 use mnnkv_replay::dumps::Dump;
 use mnnkv_replay::quality::{read_items, read_tokens};
-use mnnkv_replay::{llama, reference};
+use mnnkv_replay::{reference, transformer};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -117,7 +117,7 @@ pub fn gguf(data: &[u8]) {
     let folder = Folder::new();
     let path = folder.write("any.gguf", data);
     let held = peak(|| {
-        let Ok(model) = llama::Model::open(&path) else { return };
+        let Ok(model) = transformer::Model::open(&path) else { return };
         let states = model.forward(&[0], &[7], |_, _, _| Ok::<_, ()>(())).expect("attention does not fail");
         assert_eq!(states.len(), model.shape().hidden);
         model.predict(&states, |row, logits| assert_eq!((row, logits.len()), (0, model.shape().vocabulary)));
@@ -138,7 +138,7 @@ pub fn tasks(data: &[u8]) {
             let Ok(tokens) = read_tokens(&path, vocabulary) else { return };
             return assert!(tokens.iter().all(|token| (*token as usize) < vocabulary));
         }
-        let shape = llama::Shape {
+        let shape = transformer::Shape {
             layers: 1,
             hidden: 1,
             inner: 1,

@@ -1,6 +1,6 @@
 //! Softmax attention of rows of queries over packed keys and values, in blocks of rows: memory for one block alone.
 
-use crate::llama::Shape;
+use crate::transformer::Shape;
 use mnnkv::arch::{self, PANEL, Product};
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 
 use super::attention::{Block, FLASH_BLOCK, Packed, Work};
 use crate::head_sums::HeadSums;
-use crate::llama::{Projected, Shape};
+use crate::transformer::{Projected, Shape};
 use mnnkv::arch::PANEL;
 use mnnkv::attend::Step;
 use mnnkv::dtype::Dtype;

@@ -2,7 +2,7 @@
 
 use crate::dumps::read_text;
 use crate::error::{Error, Result};
-use crate::llama::Shape;
+use crate::transformer::Shape;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The policies that are compared, each a config of a session.
 
-use crate::llama::Shape;
+use crate::transformer::Shape;
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::Rows;
 use mnnkv::session::Holds;

@@ -18,7 +18,7 @@ pub use results::{Left, Results, Row};
 pub use tasks::{MIN_PROMPT, PROMPT, STEPS, Task, read_tokens};
 
 use crate::error::{Error, Result};
-use crate::llama::{Model, Shape};
+use crate::transformer::{Model, Shape};
 use crate::watch::Watch;
 use mnnkv::session::{Host, Session};
 use rayon::prelude::*;

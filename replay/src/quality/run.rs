@@ -4,7 +4,7 @@ use super::chat::{Chat, Measured};
 use super::methods::{FILE, FIRST_EVICTED, PROMPT_ROWS};
 use super::results::Sample;
 use super::{Item, Method};
-use crate::llama::{Model, Projected, first_choice, loss};
+use crate::transformer::{Model, Projected, first_choice, loss};
 use mnnkv::status::Result;
 use serde_json::Value;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

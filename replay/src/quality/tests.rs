@@ -2,9 +2,9 @@
 
 use super::chat::Chat;
 use super::*;
-use crate::llama::tests::Written;
-use crate::llama::{Gemma, Projected, Shape, loss};
 use crate::quality::tasks::Random;
+use crate::transformer::tests::Written;
+use crate::transformer::{Gemma, Projected, Shape, loss};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
