@@ -195,6 +195,12 @@ std::vector<chat> chats(const std::string& folder, double budget) {
     };
 }
 
+/// Layers have sliding windows: mnn-kv does not evict from such a model.
+bool has_windows(const std::string& model) {
+    const llm_ptr llm(Llm::createLLM(model));
+    return llm && llm->dump_config().find("\"attention_type\":\"mix\"") != std::string::npos;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -220,6 +226,10 @@ int main(int count, char** arguments) {
         std::map<std::string, tokens> known;
         int number = 0;
         for (const chat& each : chats(folder, budget)) {
+            if (each.config.find("kv_h2o_enable") != std::string::npos && has_windows(arguments[1])) {
+                std::printf("skip  %d threads, %s: the model has sliding windows\n", threads, each.name);
+                continue;
+            }
             std::remove(file.c_str());
             const auto begin = std::chrono::steady_clock::now();
             std::string command;

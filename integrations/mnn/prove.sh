@@ -39,9 +39,15 @@ if [ "$kind" = thread ] && ${CXX:-c++} --version | grep -q "Free Software Founda
     names="$out/tsan_gcc.o -rdynamic"
 fi
 
+# A part of libMNN where MNN_SEP_BUILD is on.
+express=
+if [ -d "$build/express" ] && ls "$build"/express/libMNN_Express.* >/dev/null 2>&1; then
+    express="-L$build/express -Wl,-rpath,$build/express -lMNN_Express"
+fi
+
 # shellcheck disable=SC2086
 ${CXX:-c++} -std=c++11 -O1 -g ${kind:+-fsanitize=$kind} -I"$mnn/include" -I"$mnn/transformers/llm/engine/include" -I"$here" \
-    "$here/prove.cpp" $names -L"$build" -Wl,-rpath,"$build" -lllm -lMNN -pthread -o "$out/mnnkv_prove"
+    "$here/prove.cpp" $names -L"$build" -Wl,-rpath,"$build" -lllm -lMNN $express -pthread -o "$out/mnnkv_prove"
 
 export MNNKV_LIBRARY="$out/install/lib/libmnnkv.so"
 export TSAN_OPTIONS="suppressions=$source/tests/thread_sanitizer.supp ${TSAN_OPTIONS:-}"

@@ -38,7 +38,7 @@ pub(super) struct Chat {
     shape: Shape,
     layout: Layout,
     layers: Vec<Layer>,
-    /// First layer that is measured.
+    /// First layer that is measured, if it has no window.
     evicted: usize,
     pub(super) measured: Measured,
     work: Work,
@@ -48,7 +48,7 @@ pub(super) struct Chat {
 }
 
 impl Chat {
-    /// An empty chat with room for `tokens` tokens. Layers from `first_evicted` on are measured.
+    /// An empty chat with room for `tokens` tokens. Layers from `first_evicted` on that have no window are measured.
     pub(super) fn new(shape: &Shape, config: &str, tokens: usize, first_evicted: usize) -> Result<Chat> {
         let layout = Layout::new(&Spec {
             key: Dtype::F32.into(),
@@ -68,6 +68,9 @@ impl Chat {
         let panels = |bytes: usize| vec![[0.0; PANEL]; bytes / size_of::<[f32; PANEL]>()];
         let host = Host { attends: true };
         let session = Session::with_host(config.as_bytes(), b"", shape.layers as u32, 1, host)?;
+        for number in 0..shape.layers {
+            session.set_window(Some(number as u32), shape.window(number).unwrap_or(0), 0)?;
+        }
         let layer = |number: usize| Layer {
             key: panels(layout.key_bytes()),
             value: panels(layout.value_bytes()),
@@ -238,9 +241,9 @@ impl Chat {
         Ok(ends.map(|end| begin(end)..end).collect())
     }
 
-    /// Counts the tokens of a layer: in the cache, or in 8 and 4 bits.
+    /// Counts the tokens of a layer: in the cache, or in 8 and 4 bits. Nothing is lost behind a window.
     fn measure(&mut self, layer: usize) -> Result<()> {
-        if layer >= self.evicted {
+        if layer >= self.evicted && self.layers[layer].window.is_none() {
             let lengths = self.session.lengths(layer as u32)?;
             let quantised = self.session.metrics(Some(layer as u32))?.quant_tokens as u64;
             self.measured.resident += u64::from(lengths.physical) + quantised;

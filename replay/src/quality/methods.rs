@@ -104,7 +104,9 @@ pub(super) const FILE: &str = "kv_memory_file";
 /// What a budget holds of such a model; `None` where its tokens stay raw.
 fn holds(shape: &Shape, bytes: u64) -> Option<Holds> {
     let (kind, heads) = (Dtype::F32.into(), shape.kv_heads);
-    Holds::of(bytes, shape.layers as u32, &Rows { key: kind, value: kind, heads, dims: shape.dims }, &[]).ok().flatten()
+    let windows: Vec<u32> = (0..shape.layers).filter_map(|layer| shape.window(layer)).collect();
+    let rows = Rows { key: kind, value: kind, heads, dims: shape.dims };
+    Holds::of(bytes, shape.layers as u32, &rows, &windows).ok().flatten()
 }
 
 /// Whether a budget quantises the tokens of a model.
