@@ -1,9 +1,9 @@
 //! A cold chat on a budget: its tokens go to a file, and what was told at its start is asked for. Time and memory of a step
 //! by the length of the chat. 4 layers with 2 KV heads x 3 and 64 elements, f32. And the times of all steps of a chat in memory
-//! alone, of the shape of a model: no step may take much longer than the others. A chat that is saved and opened; and chats over a
-//! prefix.
+//! alone, of the shape of a model: no step may take much longer than the others. A chat that is saved and opened; chats over a
+//! prefix; and the memory of a model whose layers have windows.
 //!
-//! `cargo bench --bench budget`; `-- quick` ends at 16,384 tokens.
+//! `cargo bench --bench budget`; `-- quick` ends at 16,384 tokens, `-- windows` has the last table alone.
 
 mod common;
 
@@ -353,7 +353,86 @@ fn over_a_base() -> Table {
     table
 }
 
+/// The memory of a chat of the shape of Gemma 3 270M: 18 layers of one KV head of 256, of which 15 have a window.
+fn windows(tokens: usize) -> Table {
+    const LAYERS: u32 = 18;
+    const DIMS: usize = 256;
+    const WINDOW: u32 = 512;
+    let layout = Layout::new(&Spec {
+        key: Dtype::F32.into(),
+        value: Dtype::F32.into(),
+        kv_heads: 1,
+        head_dim: DIMS as u32,
+        l_pack: 1,
+        h_pack: 16,
+        int8: Default::default(),
+        flash_block: 64,
+        max_tokens: 1024,
+        key_head_stride: 0,
+        value_head_stride: 0,
+        key_token_stride: 0,
+        value_token_stride: 0,
+    })
+    .unwrap();
+    let mut noise = Noise(7);
+    let rows: Vec<u8> = (0..CHUNK * DIMS).flat_map(|_| noise.wide().to_ne_bytes()).collect();
+    let used = |with_windows: bool| {
+        let before = resident();
+        let config = br#"{"kv_quant": "k8v4"}"#;
+        let session = Session::with_host(config, b"", LAYERS, 1, Host { attends: true }).unwrap();
+        for layer in (0..LAYERS).filter(|layer| with_windows && layer % 6 != 5) {
+            session.set_window(Some(layer), WINDOW, 0).unwrap();
+        }
+        let buffers = || (vec![0u8; layout.key_bytes()], vec![0u8; layout.value_bytes()], 0);
+        let mut caches: Vec<_> = (0..LAYERS).map(|_| buffers()).collect();
+        let mut length = 0;
+        while length < tokens {
+            let count = CHUNK.min(tokens - length).min(if tokens - length > 1 { tokens - length - 1 } else { 1 });
+            for (layer, (key, value, len)) in (0..).zip(&mut caches) {
+                let begun = session.begin(layer, Some(Cache::new(&layout, key, value).unwrap()), *len).unwrap();
+                let mut cache = Cache::new(&layout, key, value).unwrap();
+                let some = &rows[..count * DIMS * 4];
+                scatter(&mut cache, layout.range(begun.kv_len, count as u32).unwrap(), some, some).unwrap();
+                *len = begun.kv_len + count as u32;
+                let data = &some[(count - 1) * DIMS * 4..];
+                let data: Vec<u8> = (0..4).flat_map(|_| data).copied().collect();
+                let row = DIMS * 4;
+                let queries = Queries {
+                    dtype: Dtype::F32,
+                    heads: 4,
+                    rows: 1,
+                    dims: DIMS,
+                    head_stride: row,
+                    row_stride: 4 * row,
+                    scale: 0.0,
+                    data: &data,
+                };
+                let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+                let rows = u32::from(count == 1);
+                if rows > 0 {
+                    session.attend(layer, (&cache.as_ref(), *len), &step, (0, 1), &mut |_, _, _| {}).unwrap();
+                }
+                session.end(layer, 0, rows, cache, *len).unwrap();
+            }
+            length += count;
+        }
+        let used = resident() - before;
+        std::mem::forget(caches);
+        used
+    };
+    let conditions =
+        format!("{tokens} tokens, {LAYERS} layers of 1 KV head of {DIMS}, 15 with a window of {WINDOW}, k8v4");
+    let mut table = Table::new("budget.windows", &conditions, &["", "MB, by the system"]);
+    table.row(["windows known".into(), format!("{:.1}", used(true))]);
+    table.row(["all layers whole".into(), format!("{:.1}", used(false))]);
+    table.row(["f32, by arithmetic".into(), format!("{:.1}", (tokens * LAYERS as usize * DIMS * 2 * 4) as f64 / 1e6)]);
+    table
+}
+
 fn main() {
+    if std::env::args().any(|arg| arg == "windows") {
+        return windows(1 << 15).print();
+    }
     let is_quick = std::env::args().any(|arg| arg == "quick");
     let last = if is_quick { 1 << 14 } else { 1 << 17 };
     let path = std::env::temp_dir().join(format!("mnnkv-bench-{}", std::process::id()));
@@ -397,5 +476,6 @@ fn main() {
     saved(if is_quick { 1 << 13 } else { 1 << 15 }).print();
     if !is_quick {
         over_a_base().print();
+        windows(1 << 15).print();
     }
 }

@@ -33,12 +33,15 @@ namespace {
 const std::uint32_t layers = 8, chunk = 256, longest = 8000, most_numbers = 4 * 256;
 /// Heads of the chats at hand.
 std::uint32_t kv_heads = 3, heads = 9, dims = 64;
+/// Tokens of the window that most layers of Gemma 3 have; 0 of the others.
+std::uint32_t window = 0;
 
 /// Those of SmolLM2-135M, and of Qwen2.5 and Gemma 3 with fewer query heads, in turn.
 void choose_heads(long turn) {
     kv_heads = static_cast<std::uint32_t>(3 - turn % 3);
     heads = kv_heads == 3 ? 9 : kv_heads == 2 ? 6 : 4;
     dims = kv_heads == 3 ? 64 : kv_heads == 2 ? 128 : 256;
+    window = kv_heads == 1 ? 512 : 0;
 }
 
 const double share = 0.03, rest = 2e6;
@@ -250,6 +253,9 @@ public:
         options.config_len = config.size();
         options.attends = 1;
         OK(session_.create(options));
+        for (std::uint32_t layer = 0; layer < layers; ++layer) {
+            OK(session_.window(layer, layer % 6 == 5 ? 0 : window, window > 0 ? 8 : 0));
+        }
     }
 
     /// One step of all layers.
@@ -279,7 +285,8 @@ public:
         logical += rows;
     }
 
-    /// Takes `count` tokens at `first` out of the chat.
+    /// Takes `count` tokens at `first` out of the chat. A window may have left tokens behind that an edit asks for: then the chat
+    /// begins anew.
     void cut(std::uint32_t first, std::uint32_t count) {
         const std::int32_t pairs[] = {0, std::int32_t(first), std::int32_t(first + count),
                                       std::int32_t(logical - first - count)};
@@ -287,7 +294,14 @@ public:
         const std::size_t skip = first == 0 ? 1 : 0, n = 2 - skip - (first + count == logical ? 1 : 0);
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             mnnkv_cache cache = buffers_[layer]->cache(lens_[layer]);
-            OK(session_.keep(layer, pairs + 2 * skip, n, cache));
+            const mnnkv::status kept = session_.keep(layer, pairs + 2 * skip, n, cache);
+            if (kept.code() == MNNKV_INVALID_ARGUMENT && window > 0) {
+                must(layer == 0, "a refused edit has changed a layer");
+                reset();
+                step(chunk);
+                return;
+            }
+            OK(kept);
             lens_[layer] = cache.kv_len;
             buffers_[layer]->release(cache.kv_len);
         }

@@ -79,6 +79,11 @@ TEST(Attend, StepsThatDoNotFitAreRefusedAndUnharmed) {
              std::size_t count;
              return session.positions(0, kv_heads, runs, 1, count).code();
          }},
+        {bad, "layer is 3", [&] { return session.window(3, 100).code(); }},
+        {bad, "layer 0 is open already", [&] { return session.window(0, 100).code(); }},
+        {bad, "layer 0 is open already", [&] { return session.window(MNNKV_ALL_LAYERS, 100).code(); }},
+        {bad, "2147483647 or less together", [&] { return session.window(1, UINT32_MAX).code(); }},
+        {bad, "2147483647 or less together", [&] { return session.window(1, 1, INT32_MAX).code(); }},
         {bad, "layer is 3", [&] { return mnnkv_session_attend(session.get(), 3, 0, 1, &now, &good); }},
         {bad, "0 of 2 rows", [&] { return chat.end(0, 2); }},
     };
@@ -100,7 +105,12 @@ TEST(Attend, StepsThatDoNotFitAreRefusedAndUnharmed) {
     EXPECT_TRUE(refuses(bad, "part 1 of 2 has not attended", [&] { return chat.end(0, 2); }));
     ASSERT_TRUE(ok(session.attend(0, 1, 2, now, good).code()));
     ASSERT_TRUE(ok(chat.end(0, 2)));
-    EXPECT_TRUE(refuses(bad, "is not open", [&] { return session.attend(0, 0, 1, now, good).code(); }));
+    EXPECT_TRUE(ok(session.attend(0, 0, 1, now, good).code())) << "rows of a layer that reads this one";
+    mnnkv_cache shorter = now;
+    shorter.kv_len -= 1;
+    EXPECT_TRUE(refuses(bad, "as the last call left it", [&] { return session.attend(0, 0, 1, shorter, good).code(); }));
+    EXPECT_TRUE(ok(session.window(0, 100, 10).code()));
+    EXPECT_NE(report_of(session).text().find("attend to the newest 100 tokens"), std::string::npos);
 }
 
 TEST(Attend, TakesStructsOfOtherHeaders) {

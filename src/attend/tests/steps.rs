@@ -106,8 +106,8 @@ impl Chat {
 }
 
 /// Query rows of f32, `[row][head][dim]`.
-fn queries_of(rows: usize, dims: usize, data: &[u8]) -> Queries<'_> {
-    let (heads, head_stride) = (KV_HEADS * GROUP, dims * 4);
+fn queries_of(rows: usize, heads: usize, dims: usize, data: &[u8]) -> Queries<'_> {
+    let head_stride = dims * 4;
     let row_stride = heads * head_stride;
     Queries { dtype: Dtype::F32, heads, rows, dims, head_stride, row_stride, scale: 0.0, data }
 }
@@ -199,7 +199,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
     #[test]
     fn steps_attend_to_the_numbers_of_blocks_and_cache(
-        seed in any::<u64>(), dims in prop::sample::select(vec![16usize, 64, 72]),
+        seed in any::<u64>(), (dims, group) in prop::sample::select(vec![(16usize, 3usize), (64, 3), (72, 1), (64, 8), (256, 4), (256, 16), (512, 2)]),
         (dtype, packs) in prop::sample::select(vec![
             (Dtype::F32, [1, 8, 64]), (Dtype::F32, [1, 4, 64]), (Dtype::F16, [1, 16, 300]), (Dtype::Bf16, [8, 4, 64]), (Dtype::F16, [1, 1, 1]),
         ]),
@@ -209,7 +209,7 @@ proptest! {
     ) {
         let mut noise = Noise(seed);
         let mut chat = chat(dims, dtype, packs, (sink, blocks, recent, rows), &mut noise);
-        let heads = KV_HEADS * GROUP;
+        let heads = KV_HEADS * group;
         let queries = many(&mut noise, rows * heads * dims);
         let bytes: Vec<u8> = queries.iter().flat_map(|x| x.to_ne_bytes()).collect();
         let logical = chat.numbers[0].len();
@@ -219,7 +219,7 @@ proptest! {
         mask.iter_mut().step_by(7).for_each(|x| *x = f32::NEG_INFINITY);
         let mask = mask_tokens.map(|tokens| Mask { data: &mask, stride: tokens as usize + 3, tokens });
         let step = Step {
-            queries: queries_of(rows, dims, &bytes),
+            queries: queries_of(rows, heads, dims, &bytes),
             is_causal, window, soft_cap, sinks: has_sinks.then_some(&sinks), mask,
         };
         // Some heads of blocks are in a file, of which the first looks of a part see nothing.
@@ -249,7 +249,7 @@ proptest! {
         let mut shares = vec![[0.0f64; KV_HEADS]; blocks];
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
             let query = &queries[(row * heads + head) * dims..][..dims];
-            let (own, all) = (logical - rows + row, &chat.numbers[head / GROUP]);
+            let (own, all) = (logical - rows + row, &chat.numbers[head / group]);
             let logits: Vec<f64> = all.iter().enumerate().map(|(at, (k, _))| {
                 let mut logit = k.iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum::<f64>() / (dims as f64).sqrt();
                 if let Some(cap) = soft_cap {
@@ -265,7 +265,7 @@ proptest! {
             let parts_of = softmax(&logits, None);
             for (placed, most) in chat.blocks.list().iter().zip(&mut shares) {
                 let share = parts_of[placed.first as usize..][..placed.tokens() as usize].iter().sum();
-                most[head / GROUP] = most[head / GROUP].max(share);
+                most[head / group] = most[head / group].max(share);
             }
             for dim in 0..dims {
                 let exact: f64 = all.iter().zip(&weights).filter(|(_, w)| **w > 0.0).map(|((_, v), w)| v[dim] * w).sum();
@@ -325,7 +325,7 @@ fn a_step_of_any_number_of_parts_has_the_same_bits() {
         let file = Storage::host("file", file).unwrap();
         let queries: Vec<u8> =
             many(&mut noise, rows * KV_HEADS * GROUP * 64).iter().flat_map(|x| x.to_ne_bytes()).collect();
-        let queries = queries_of(rows, 64, &queries);
+        let queries = queries_of(rows, KV_HEADS * GROUP, 64, &queries);
         let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
         let basis = chat.blocks.basis.as_ref().unwrap();
         let tokens =
@@ -342,7 +342,7 @@ fn logits_that_overflow_are_refused_by_name() {
     let mut noise = Noise(11);
     let run = |chat: &Chat, query: f32, scale: f32, mask: &[f32]| {
         let queries: Vec<u8> = vec![query; KV_HEADS * GROUP * 64].iter().flat_map(|x| x.to_ne_bytes()).collect();
-        let queries = Queries { scale, ..queries_of(1, 64, &queries) };
+        let queries = Queries { scale, ..queries_of(1, KV_HEADS * GROUP, 64, &queries) };
         let mask = Some(Mask { data: mask, stride: mask.len(), tokens: mask.len() as u32 });
         let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask };
         let tokens = chat.tokens(64);
@@ -380,7 +380,7 @@ fn found(chat: &Chat, file: Slow, logit: f64, (parts, wait): (u32, Duration)) ->
     };
     let bytes: Vec<u8> = (0..KV_HEADS * GROUP).flat_map(of_head).flat_map(|x| x.to_ne_bytes()).collect();
     let step = Step {
-        queries: queries_of(1, dims, &bytes),
+        queries: queries_of(1, KV_HEADS * GROUP, dims, &bytes),
         is_causal: true,
         window: None,
         soft_cap: None,
