@@ -104,13 +104,14 @@ pub unsafe extern "C" fn mnnkv_session_save(
     })
 }
 
-/// Goes on with a saved chat, with the same config as if it had never stopped: its tokens, positions, scores, plan and sections
-/// take the place of the session's. Layers that it has not are reset.
+/// Goes on with a saved chat, with the same config as if it had never stopped: its tokens, positions, scores, plan, windows and
+/// sections take the place of the session's; windows of the session stay. Layers that it has not are reset.
 /// path: the file, which is the chat's from now on. NULL = as for mnnkv_session_save.
 /// NOT_FOUND: if there is no file, or no chat was saved in it
 /// STALE: if it has another fingerprint than the session's options
 /// BUSY: if it is open, in this process or another
-/// INVALID_ARGUMENT: if a layer is open, the chat has more layers, the budget is too small for it, or there is no path
+/// INVALID_ARGUMENT: if a layer is open, the chat has more layers, the budget is too small for it, a window of the session shows
+/// tokens that the chat has left behind (mnnkv_session_window), or there is no path
 /// UNSUPPORTED: if it needs a later version, or has quantised tokens of a layer that the session keeps raw
 /// CORRUPT: if it is damaged: the text has the part and its offset. Blocks that only the file has are checked as they are read
 /// After a failure nothing has changed.
