@@ -170,6 +170,44 @@ TEST_F(MnnWindows, LayersThatReadAnothersCacheAttendToItsBlocks) {
     }
 }
 
+TEST_F(MnnWindows, StatesOfLinearAttentionAreSavedWithTheChat) {
+    const std::string path = testing::TempDir() + "hybrid.kv";
+    std::remove(path.c_str());
+    settings how = configured(settings(), R"("kv_quant": "k8v4")", R"("layer_nums": 5)");
+    how.layer_nums = 5;
+    how.linear = 3;
+    how.head_dim = 16;
+    how.h_pack = 8;
+    const auto say = [](mnn_stub::engine& engine, int from, int count) {
+        std::vector<token> come;
+        for (int i = 0; i < count; ++i) {
+            come.push_back({from + i, from + i});
+        }
+        return engine.forward(come);
+    };
+    mnn_stub::engine host(how);
+    (void)say(host, 0, 150);
+    ASSERT_TRUE(host.command(R"({"kv_save": ")" + path + R"("})")) << lines(mnn_stub::take_log());
+    (void)say(host, 150, 3);
+    const std::vector<char> states[] = {host.state(0), host.state(1), host.state(2)};
+    (void)say(host, 153, 9);
+    ASSERT_TRUE(host.command(R"({"kv_load": ")" + path + R"("})")) << lines(mnn_stub::take_log());
+    (void)say(host, 150, 3);
+    for (int layer = 0; layer < 3; ++layer) {
+        EXPECT_TRUE(host.state(layer) == states[layer]) << "layer " << layer;
+    }
+    host = mnn_stub::engine(settings());
+    settings fewer = how;
+    fewer.linear = 2;
+    fewer.layer_nums = 4;
+    fewer.config = configured(settings(), R"("kv_quant": "k8v4")", R"("layer_nums": 4)").config;
+    mnn_stub::engine other(fewer);
+    mnn_stub::take_log();
+    EXPECT_FALSE(other.command(R"({"kv_load": ")" + path + R"("})"));
+    EXPECT_NE(lines(mnn_stub::take_log()).find("75 bytes of states of linear attention; 49 expected; a new chat begins"),
+              std::string::npos);
+}
+
 TEST_F(MnnWindows, LayersWithoutAKvCacheGetNoShare) {
     settings how = configured(settings(), R"("kv_memory_mb": 4)", R"("layer_nums": 24)");
     how.head_dim = 16;

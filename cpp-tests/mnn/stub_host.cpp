@@ -1,3 +1,4 @@
+#define KV_PLUGIN_IMPLEMENTATION  // as CPUAttention.cpp
 #include "stub_host.hpp"
 
 #include <algorithm>
@@ -275,6 +276,33 @@ private:
     bool reads_;
 };
 
+/// An op of linear attention: its state is a hash of the tokens.
+class linear_attention {
+public:
+    explicit linear_attention(int layer) : state_(std::make_shared<MNN::Tensor>(24 + index_of(layer))) {}
+
+    void run(MNN::KVMeta& meta, const std::vector<token>& tokens) {
+        if (meta.plugin) {
+            kv_plugin::keep(*meta.plugin, state_, {state_.get(), nullptr});
+        }
+        unsigned char* const bytes = state_->host<unsigned char>();
+        const std::size_t size = index_of(state_->elementSize());
+        if (meta.previous == meta.remove) {
+            std::fill(bytes, bytes + size, static_cast<unsigned char>(0));
+        }
+        for (const token& of : tokens) {
+            for (std::size_t i = 0; i < size; ++i) {
+                bytes[i] = static_cast<unsigned char>(bytes[i] * 31 + static_cast<unsigned char>(of.serial) + bytes[(i + 1) % size] + i);
+            }
+        }
+    }
+
+    std::vector<char> state() const { return std::vector<char>(state_->host<char>(), state_->host<char>() + state_->elementSize()); }
+
+private:
+    std::shared_ptr<MNN::Tensor> state_;
+};
+
 }  // namespace
 
 void print(const char* format, ...) {
@@ -318,6 +346,7 @@ struct engine::parts {
     settings how;
     std::unique_ptr<MNN::KVMeta> meta{new MNN::KVMeta()};
     std::vector<ops> layers;
+    std::vector<linear_attention> linear;
     std::vector<int> reserve;
     std::vector<token> prefix;
     bool is_loaded = true;
@@ -366,6 +395,9 @@ engine::engine(const settings& how) : parts_(new parts()) {
     for (int layer = 0; layer < how.layers; ++layer) {
         parts_->make(layer);
     }
+    for (int layer = 0; layer < how.linear; ++layer) {
+        parts_->linear.emplace_back(layer);
+    }
     if (how.patched) {
         while (kv_plugin::needs_step(meta)) {
             forward({{-2, 0}, {-1, 1}}, -1, failure::none, false);
@@ -405,6 +437,9 @@ std::vector<layer_step> engine::forward(const std::vector<token>& tokens, int fa
             parts_->context.status = llm_status::INTERNAL_ERROR;
             return steps;
         }
+    }
+    for (linear_attention& op : parts_->linear) {
+        op.run(meta, tokens);
     }
     meta.sync();
     meta.previous += index_of(meta.seqlen_in_disk);
@@ -480,6 +515,8 @@ int engine::chunk_of(std::size_t tokens, int configured) const {
 
 llm_context& engine::context() { return parts_->context; }
 std::string& engine::prompt() { return parts_->prompt; }
+
+std::vector<char> engine::state(int layer) const { return parts_->linear[index_of(layer)].state(); }
 
 std::size_t engine::previous() const { return parts_->meta->previous; }
 std::string engine::metrics() const { return kv_plugin::metrics(*parts_->meta); }

@@ -45,6 +45,8 @@ struct settings {
     /// sliding_window of a model of attention_type "mix"; 0: none. And which of its layers have the window.
     int window = 0;
     std::vector<int> windowed;
+    /// Layers of linear attention, behind the others.
+    int linear = 0;
 
     /// Llm::load ends with a step, as of a model of text on the CPU.
     bool steps_at_load = true;
@@ -159,6 +161,8 @@ public:
     std::string& prompt();
 
     std::size_t previous() const;
+    /// What a layer of linear attention remembers.
+    std::vector<char> state(int layer) const;
     /// Metrics as dump_config shows them.
     std::string metrics() const;
     /// The whole buffers of a layer, K then V.

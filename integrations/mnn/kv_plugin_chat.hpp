@@ -4,6 +4,7 @@
 #ifndef KV_PLUGIN_CHAT_HPP
 #define KV_PLUGIN_CHAT_HPP
 
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -225,6 +226,8 @@ private:
         // The session has a file from its first save on, also where that fails.
         of_.file = of_.file.empty() ? given.path : of_.file;
         mnnkv::status saved = state.put(model_.session);
+        const std::string recurrent = this->recurrent();
+        saved = saved && !recurrent.empty() ? model_.session.put("chat.recurrent", recurrent.data(), recurrent.size()) : saved;
         saved = saved ? model_.save(given.path, caches) : saved;
         if (!saved) {
             return saved.message();
@@ -266,7 +269,8 @@ private:
         }
         of_.file = path;
         of_.has_other = false;
-        const std::string why = state.get(model_.session);
+        std::string why = state.get(model_.session);
+        why = why.empty() ? take_recurrent() : why;
         if (!why.empty()) {
             (void)model_.session.reset_all();
             state = mnnkv_host::chat_state();
@@ -340,16 +344,53 @@ private:
 
     /// Why the layers that mnn-kv sees are not all of the model's; "" if they are, or the config does not say.
     std::string missing_layers() const {
+        const std::size_t known = of_.layers.size() + of_.readers + of_.states.size();
         for (const auto& member : mnnkv_host::json_members(of_.config)) {
             double layers = 0;
             if (member.first == "layer_nums" && mnnkv_host::json_number(member.second, layers) &&
-                layers != static_cast<double>(of_.layers.size() + of_.readers)) {
-                return "the model has " + member.second + " layers, and " + std::to_string(of_.layers.size() + of_.readers) +
-                       " of them have a KV cache: the state of the others is a private member of MNN's ops (of linear attention "
-                       "CPULinearAttention::mStateCache), and cannot be saved";
+                layers != static_cast<double>(known)) {
+                return "the model has " + member.second + " layers, and " + std::to_string(known) +
+                       " of them have a KV cache or linear attention: what the others remember cannot be saved";
             }
         }
         return std::string();
+    }
+
+    /// The states of linear attention, one behind the other; "" without any.
+    std::string recurrent() const {
+        std::string bytes;
+        each_state([&bytes](char* part, std::size_t size) { bytes.append(part, size); });
+        return bytes;
+    }
+
+    /// Takes those of a chat that was opened. Returns why they cannot be used; "" if they can.
+    std::string take_recurrent() {
+        std::size_t expected = 0;
+        each_state([&expected](char*, std::size_t size) { expected += size; });
+        std::string bytes;
+        const mnnkv::status read = expected > 0 ? model_.session.get("chat.recurrent", bytes) : mnnkv::status(MNNKV_OK);
+        if (!read || bytes.size() != expected) {
+            return "it has " + std::to_string(bytes.size()) + " bytes of states of linear attention; " + std::to_string(expected) +
+                   " expected";
+        }
+        const char* from = bytes.data();
+        each_state([&from](char* part, std::size_t size) {
+            std::memcpy(part, from, size);
+            from += size;
+        });
+        return std::string();
+    }
+
+    template <class Visit>
+    void each_state(Visit visit) const {
+        for (const op_state& state : of_.states) {
+            const std::shared_ptr<void> alive = state.owner.lock();
+            for (const auto& part : state.parts) {
+                if (alive) {
+                    visit(part.first, part.second);
+                }
+            }
+        }
     }
 
     /// Why the numbers of the layers are not those from 0 on; "" if they are.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -96,6 +97,12 @@ private:
     std::set<std::string> printed_;
 };
 
+/// What an op of linear attention remembers of a chat, in memory that it has until its end.
+struct op_state {
+    std::weak_ptr<void> owner;
+    std::vector<std::pair<char*, std::size_t>> parts;
+};
+
 /// The LLM engine's settings of a model, from before it is loaded.
 struct host {
     host() = default;
@@ -153,9 +160,11 @@ struct host {
     /// speculative_type: tokens are taken back.
     bool drafts = false;
     /// Attention ops that a step has run before there was a session: those with a KV cache of their own, and those that read
-    /// another one's. Others, of linear attention, keep their state elsewhere.
+    /// another one's.
     std::uint32_t caches = 0, readers = 0;
     bool is_counted = false;
+    /// Of ops of linear attention, in the order in which they first ran.
+    std::vector<op_state> states;
 
     /// Llm::load ends with a step, so that what does not work is said there; and a step that is no chat's runs.
     bool steps_at_load = false, is_trial = false;
@@ -236,6 +245,25 @@ inline bool names_keys(const std::string& config) {
         return member.first.compare(0, 3, "kv_") == 0;
     });
 }
+
+#ifdef KV_PLUGIN_IMPLEMENTATION
+/// Called by an op of linear attention in each step: a saved chat has its state. Clones of an op share `owner`.
+void keep(host& own, const std::shared_ptr<void>& owner, std::initializer_list<MNN::Tensor*> state) {
+    std::vector<op_state>& all = own.states;
+    all.erase(std::remove_if(all.begin(), all.end(), [](const op_state& one) { return one.owner.expired(); }), all.end());
+    if (std::any_of(all.begin(), all.end(), [&owner](const op_state& one) { return one.owner.lock() == owner; })) {
+        return;
+    }
+    op_state made;
+    made.owner = owner;
+    for (MNN::Tensor* const part : state) {
+        if (part != nullptr) {
+            made.parts.emplace_back(part->host<char>(), static_cast<std::size_t>(part->elementSize()));
+        }
+    }
+    all.push_back(made);
+}
+#endif
 
 /// Called by the engine before its KVMeta goes to the runtime. Replaces earlier settings.
 inline void attach(MNN::KVMeta& meta, const host& settings) {

@@ -4,13 +4,33 @@
 #define MNNKV_TESTS_STUB_KV_META_HPP
 
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
 
+namespace MNN {
+
+/// As much as the adapter reads of a state of linear attention.
+class Tensor {
+public:
+    explicit Tensor(std::size_t bytes) : bytes_(bytes) {}
+    template <class T>
+    T* host() {
+        return static_cast<T*>(static_cast<void*>(bytes_.data()));
+    }
+    int elementSize() const { return static_cast<int>(bytes_.size()); }
+
+private:
+    std::vector<char> bytes_;
+};
+
+}  // namespace MNN
+
 namespace kv_plugin {
 struct host;
-}
+void keep(host&, const std::shared_ptr<void>&, std::initializer_list<MNN::Tensor*>);
+}  // namespace kv_plugin
 
 namespace MNN {
 
