@@ -168,11 +168,12 @@ typedef struct mnnkv_attend {
 } mnnkv_attend;
 
 /// Says how far rows of a layer attend, or of all layers with MNNKV_ALL_LAYERS (sliding windows): from the next begin on tokens
-/// leave that no later row attends to, 64 at a time. Attention is the same to the bit. A reset keeps the window. h2o evicts
-/// nothing of a layer that has one.
+/// leave that no later row attends to, 64 at a time, pinned ones as well. Attention is the same; to the bit, but after an edit in
+/// the middle or of the first tokens, and where 8 and 4 bits do not hold a block. A reset keeps the window. h2o evicts nothing of
+/// a layer with one.
 /// window: tokens that a row attends to, its own included; 0 = all. mnnkv_session_attend applies it beside mnnkv_attend::window.
 /// If you attend yourself, the cache has the newest tokens: count from its last one.
-/// rollback: tokens that you may take back (mnnkv_session_keep) from the length at a begin, such as drafts. As many more stay.
+/// rollback: tokens that you may take back (mnnkv_session_keep) from the longest begin so far, such as drafts. As many more stay.
 /// INVALID_ARGUMENT: if layer is out of range or open, window + rollback is above 2^31 - 1, or tokens have gone that rows would
 /// attend to; nothing has changed
 mnnkv_status mnnkv_session_window(mnnkv_session *session, uint32_t layer, uint32_t window, uint32_t rollback);

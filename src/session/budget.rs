@@ -270,7 +270,9 @@ impl Budget {
     fn fit_all(&mut self, layers: &mut [Layer], mut tier: Option<&mut Tier>, working: usize) {
         for at in 0..layers.len() {
             let layer = &layers[at];
-            if let (false, Some(sizes)) = (layer.slot.is_open(), layer.sizes()) {
+            // Parts of rows that read a closed layer count on its blocks.
+            let is_read = layer.step.round.done().is_err();
+            if let (false, Some(sizes)) = (layer.slot.is_open() || is_read, layer.sizes()) {
                 let raw = layer.lengths().physical.saturating_sub(layer.leaving());
                 let share = self.share(layers, (at as u32, &sizes), 1, working);
                 layers[at].fit(Some(&share), raw, tier.as_deref_mut());

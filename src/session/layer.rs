@@ -31,8 +31,12 @@ pub(super) struct Layer {
     pub(super) slot: Shared<Slot>,
     /// Positions of tokens, and of those to come, that are never evicted.
     pub(super) pins: Runs,
-    /// `None` where rows attend to all tokens.
+    /// `None` where rows attend to all tokens. Of the chat: the host's, or that of the file that was opened.
     pub(super) window: Option<Window>,
+    /// As the host has told it.
+    pub(super) own_window: Option<Window>,
+    /// The eviction of a layer that has a window, which is not evicted from.
+    pub(super) set_aside: Option<Eviction>,
     /// `None` where no token is evicted.
     pub(super) eviction: Option<Eviction>,
     /// `None` where the config compresses nothing.
@@ -67,6 +71,8 @@ impl Layer {
             slot: Shared::new(Slot::default())?,
             pins: Runs::default(),
             window: None,
+            own_window: None,
+            set_aside: None,
             eviction: config.eviction_of(number).map(Eviction::new),
             lossless: Lossless::new(number, config),
             quant: Quant::new(number, config),
@@ -171,8 +177,7 @@ impl Layer {
     ) -> Result<()> {
         let (number, before, slots) = (self.number, self.lengths().physical, edit.slots.pairs());
         let scores = self.eviction.as_ref().map(|eviction| eviction.scores_of(slots)).transpose()?;
-        self.take_found();
-        let tokens = &mut self.step_mut()?.tokens;
+        let tokens = &mut self.take_found()?.tokens;
         // Without a cache there are no tokens in it.
         let mut released = 0;
         if let Some(cache) = cache {
@@ -208,10 +213,9 @@ impl Layer {
     pub(super) fn prepare(&mut self, spare: &mut Spare, lanes: u32) -> Result<()> {
         let wanted = self.wanted();
         // What layers have found that read this one. Blocks that came for them are read again.
-        self.take_found();
+        self.take_found()?.close();
         let Some(step) = self.step.get_mut() else { return Err(busy(self.number)) };
         self.quant.iter().for_each(|quant| quant.hold(&mut step.tokens));
-        step.close();
         step.tokens.reserve()?;
         step.wanted = wanted;
         step.round.all_found().masses = std::mem::take(&mut spare.masses);
@@ -290,6 +294,7 @@ impl Layer {
         self.rows = None;
         self.value_scales = Vec::new();
         self.pins = Runs::default();
+        self.set_window(self.own_window);
         self.eviction.iter_mut().for_each(Eviction::reset);
         self.quant.iter_mut().for_each(Quant::reset);
         store.truncated(self.number, 0);

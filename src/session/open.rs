@@ -205,7 +205,7 @@ impl Layer {
         let raw = Runs::of(&state.eviction.positions, lengths.logical)?;
         let passed = state.window.map_or(0, |(_, passed)| passed);
         let tokens = Tokens { lengths, raw, blocks, held: state.held.min(lengths.physical), passed, in_file };
-        let window = self.window.or(state.window.map(|(window, _)| window));
+        let window = self.own_window.or(state.window.map(|(window, _)| window));
         window::check_wider((self.number, window), &tokens)?;
         let LayerState { last_step, quant, eviction, value_scales, .. } = state;
         Ok(OpenedLayer { number: self.number, tokens, rows, eviction, scores, value_scales, last_step, quant, window })

@@ -201,6 +201,11 @@ impl Quant {
         }
     }
 
+    /// Whether more of the first tokens are to stay raw: blocks, and tiles of raw tokens, begin behind them.
+    pub(super) fn is_holding(&self, tokens: &Tokens) -> bool {
+        tokens.blocks.list().is_empty() && tokens.passed == 0 && tokens.held < self.rules.sink_tokens
+    }
+
     /// The shape of the blocks that are due; `None` where all raw tokens stay.
     fn due(&mut self, tokens: &Tokens, rows: &Rows, share: Option<&Share>) -> Option<Shape> {
         let physical = tokens.lengths.physical;

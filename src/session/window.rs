@@ -1,5 +1,6 @@
 //! Layers whose rows attend to the newest tokens alone: older ones go, at no loss.
 
+use super::eviction::Eviction;
 use super::layer::Layer;
 use super::tier::Tier;
 use super::tokens::{Tokens, stay_before};
@@ -60,7 +61,10 @@ impl Session {
             layer.check_closed(layer.lengths().physical)?;
             check_wider((layer.number, window), layer.tokens())?;
         }
-        layers.iter_mut().for_each(|layer| layer.set_window(window));
+        for layer in layers {
+            layer.own_window = window;
+            layer.set_window(window);
+        }
         Ok(())
     }
 }
@@ -93,11 +97,16 @@ pub(super) fn check_wider((layer, window): (u32, Option<Window>), tokens: &Token
 
 impl Layer {
     pub(super) fn set_window(&mut self, window: Option<Window>) {
-        self.window = window;
-        if window.is_some() {
-            // It keeps what rows attend to, and no more.
-            self.eviction = None;
+        // It keeps what rows attend to, and no more.
+        match (self.window, window) {
+            (None, Some(_)) => {
+                self.eviction.iter_mut().for_each(Eviction::reset);
+                self.set_aside = self.eviction.take();
+            }
+            (Some(_), None) => self.eviction = self.set_aside.take(),
+            _ => {}
         }
+        self.window = window;
     }
 
     /// INVALID_ARGUMENT: if a row behind the tokens that stay would attend to some that the window has left behind.
@@ -122,6 +131,9 @@ impl Layer {
     /// Lets tokens go that no later row attends to: whole raw tiles and whole blocks of them. On an error nothing has changed.
     pub(super) fn pass(&mut self, cache: &mut Cache<'_>, store: &mut Store, tier: Option<&mut Tier>) -> Result<()> {
         let Some(window) = self.window else { return Ok(()) };
+        if self.quant.as_ref().is_some_and(|quant| quant.is_holding(self.tokens())) {
+            return Ok(());
+        }
         match self.tokens().behind(window.first(self.lengths().logical))? {
             Some(edit) => self.apply(edit, Some(cache), store, tier),
             None => Ok(()),

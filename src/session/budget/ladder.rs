@@ -2,7 +2,8 @@
 
 use super::{MOST_SKETCHES, Share};
 use crate::attend::{self, Arrived, BLOCK, Blocks, Found, Reads};
-use crate::session::layer::Layer;
+use crate::session::layer::{self, Layer};
+use crate::session::step::Step;
 use crate::session::tier::{Taken, Tier};
 use crate::session::tokens::{Runs, Tokens};
 use crate::status::{Error, Result, Status};
@@ -422,20 +423,25 @@ impl Ladder {
 }
 
 impl Layer {
-    /// Takes what steps have found since the last call: before blocks get other numbers. Returns those that came from the file.
-    pub(in crate::session) fn take_found(&mut self) -> Vec<Arrived> {
-        match (&mut self.quant, self.step.get_mut()) {
-            (Some(quant), Some(step)) => quant.ladder.see(&mut step.tokens.blocks, step.round.all_found()),
-            _ => Vec::new(),
+    /// Takes what steps have found since the last call, before blocks get other numbers: parts of rows that read the layer and
+    /// have not all come begin anew. BUSY: if a thread attends.
+    pub(in crate::session) fn take_found(&mut self) -> Result<&mut Step> {
+        let number = self.number;
+        let Some(step) = self.step.get_mut() else { return Err(layer::busy(number)) };
+        if let Some(quant) = &mut self.quant {
+            quant.ladder.see(&mut step.tokens.blocks, step.round.all_found());
         }
+        step.round.reset();
+        Ok(step)
     }
 
     /// Takes what a step has found, and lets the least wanted blocks leave until the layer holds its share beside so many raw
     /// tokens. Waits for the file while the rows of the step may.
     pub(in crate::session) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, tier: Option<&mut Tier>) {
-        let (rows, arrived) = (self.last_step.max(1), self.take_found());
+        let rows = self.last_step.max(1);
         let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return };
         let blocks = &mut step.tokens.blocks;
+        let arrived = quant.ladder.see(blocks, step.round.all_found());
         // Where the step was refused memory, nothing leaves to make room for tokens that the next one quantises.
         if let Some(share) = share.filter(|_| !quant.is_short()) {
             if let Some(tier) = &tier {
@@ -477,7 +483,7 @@ impl Layer {
     /// Returns how many are lost.
     pub(in crate::session) fn check_copies(&mut self, tier: &mut Tier) -> Result<u64> {
         let is_harmed = tier.is_harmed();
-        self.take_found();
+        self.take_found()?;
         let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return Ok(0) };
         let blocks = &mut step.tokens.blocks;
         if !is_harmed && !quant.ladder.is_damaged() {
@@ -493,7 +499,6 @@ impl Layer {
 
     /// Drops what the file of the budget has no more.
     pub(in crate::session) fn lose(&mut self, mut lost: Found, tier: Option<&mut Tier>) {
-        self.take_found();
         if let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) {
             let blocks = &mut step.tokens.blocks;
             quant.ladder.see(blocks, &mut lost);

@@ -14,7 +14,7 @@ const RAW_PART: usize = 4;
 pub(super) struct Needs {
     pub(super) sizes: Sizes,
     pub(super) window: Option<Window>,
-    /// Bytes of its blocks now.
+    /// Bytes of the blocks of a layer with a window now.
     pub(super) blocks: usize,
 }
 
@@ -22,7 +22,8 @@ impl Needs {
     /// Of a layer; one that has not been used yet is taken for one with tokens like these.
     pub(super) fn of(layer: &Layer, unknown: &Sizes) -> Self {
         let sizes = layer.sizes().unwrap_or(*unknown);
-        Needs { sizes, window: layer.window, blocks: layer.tokens().blocks.bytes() }
+        let blocks = layer.window.map_or(0, |_| layer.tokens().blocks.bytes());
+        Needs { sizes, window: layer.window, blocks }
     }
 
     /// Bytes that a window takes raw: twice, as [`Share::holds_raw`] asks for.
@@ -59,13 +60,19 @@ pub(super) struct Division {
 impl Division {
     /// Of so many bytes among these layers.
     pub(super) fn new(bytes: usize, least_raw: u32, layers: impl Iterator<Item = Needs> + Clone) -> Self {
-        let sum = |of: fn(&Needs) -> usize| layers.clone().fold(0usize, |sum, layer| sum.saturating_add(of(&layer)));
-        let all = sum(|layer| layer.sizes.token).max(1);
-        let others = sum(|layer| if layer.window.is_none() { layer.sizes.token } else { 0 });
-        let raw = sum(|layer| layer.window.map_or(0, |window| layer.raw_bytes(window)));
+        let (mut all, mut others, mut raw) = (0, 0, 0usize);
+        for layer in layers.clone() {
+            all += layer.sizes.token;
+            match layer.window {
+                Some(window) => raw = raw.saturating_add(layer.raw_bytes(window)),
+                None => others += layer.sizes.token,
+            }
+        }
         let are_raw = raw <= if others > 0 { bytes / RAW_PART } else { bytes };
         let mut division = Division { bytes, least_raw, all, others, windows: 0, are_raw };
-        division.windows = layers.map(|layer| layer.window.map_or(0, |_| division.of(&layer))).sum();
+        if raw > 0 {
+            division.windows = layers.filter(|layer| layer.window.is_some()).map(|layer| division.of(&layer)).sum();
+        }
         division
     }
 

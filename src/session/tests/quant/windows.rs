@@ -97,7 +97,8 @@ fn a_window_changes_no_bit_of_attention_and_keeps_no_more_than_rows_attend_to() 
         reported(seed, || {
             let mut random = Random::new(seed);
             let (window, rollback) = (1 + random.below(400) as u32, random.below(3) as u32 * 20);
-            let (dtype, config) = ([Dtype::F32, Dtype::F16][random.below(2)], r#"{"kv_quant": "k8v4"}"#);
+            let (dtype, sinks) = ([Dtype::F32, Dtype::F16][random.below(2)], [0, 5, 16, 64, 100][random.below(5)]);
+            let config = &format!(r#"{{"kv_quant": "k8v4", "kv_quant_sink_tokens": {sinks}}}"#);
             let layout = layout(dtype, PACKS[random.below(3)], 3000);
             let mut sides = [(); 2].map(|()| Side::new(config, layout.clone()));
             sides[0].session.set_window(None, window, rollback).unwrap();
@@ -116,7 +117,7 @@ fn a_window_changes_no_bit_of_attention_and_keeps_no_more_than_rows_attend_to() 
                 assert!(outputs[0] == outputs[1] && outputs[0].iter().all(|x| x.is_finite()), "window {window}");
                 sides.iter_mut().for_each(|side| side.end(rows));
                 length += rows as u32;
-                let most = (window + rollback + 64).min(16 + 95) + rows as u32;
+                let most = (window + rollback + 64).max(sinks).min(sinks + 95) + rows as u32;
                 assert!(sides[0].kv_len <= most, "{} raw tokens of a window of {window}", sides[0].kv_len);
                 let blocks = sides[0].session.blocks_for_tests(0).len() as u32;
                 assert!(blocks <= (window + rollback + rows as u32) / 64 + 2, "{blocks} blocks");
@@ -321,6 +322,84 @@ fn rows_of_another_layer_attend_to_what_the_end_of_a_layer_has_left() {
         let stats = chat.session.memory_stats().unwrap();
         assert!(mode == Mode::Always || stats.reads > 50 && stats.dropped_tokens == 0, "{stats:?}");
     }
+}
+
+#[test]
+fn a_trim_between_parts_of_rows_that_read_a_closed_layer_waits_for_them() {
+    let keys = r#""kv_memory_bytes": 400000, "kv_quant_sink_tokens": 5, "kv_memory_wait_us": 10000000"#;
+    let mut chat = Chat::with(Mode::Offloads, 3, keys);
+    (0..60).for_each(|_| chat.write(50));
+    let queries: Vec<u8> = (0..HEADS * DIMS).flat_map(|at| ((at as f32 * 0.7).sin() * 0.3).to_ne_bytes()).collect();
+    let attend = |part: (u32, u32)| {
+        let mut output = vec![f32::NAN; HEADS * DIMS];
+        let mut write = |_: usize, head: usize, x: &[f32]| output[head * DIMS..][..DIMS].copy_from_slice(x);
+        chat.session.attend(0, (&cache_ref(&chat), chat.kv_len), &one_row(&queries), part, &mut write).unwrap();
+        output
+    };
+    let before = attend((0, 1));
+    attend((0, 3));
+    chat.session.trim(200_000).unwrap();
+    attend((1, 3));
+    assert!(attend((2, 3)) == before, "all blocks are where they were");
+    chat.session.trim(200_000).unwrap();
+    assert!(chat.session.memory_stats().unwrap().file_tokens > 0);
+    // An edit ends a round of which a part is missing.
+    attend((0, 2));
+    let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
+    *kv_len = session.keep(0, &[[0, 500]], Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
+    assert!(session.begin(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len).is_ok());
+}
+
+#[test]
+fn windows_of_a_file_are_those_of_its_chat_alone() {
+    let config = r#"{"kv_quant": "k8v4"}"#;
+    let mut paths = Vec::new();
+    for window in [50, 0] {
+        let mut side = Side::new(config, layout(Dtype::F32, PACKS[0], 1000));
+        side.session.set_window(None, window, 0).unwrap();
+        side.begin();
+        side.append(Dtype::F32, &tokens(&mut Random::new(1), 300));
+        side.end(0);
+        side.begin();
+        side.end(0);
+        side.reopen(config);
+        paths.push(side.path);
+    }
+    let mut side = Side::new(config, layout(Dtype::F32, PACKS[0], 1000));
+    let positions = |side: &mut Side, path: &str| {
+        side.session.open(Some(path)).unwrap();
+        side.kv_len = side.session.lengths(0).unwrap().physical;
+        side.begin();
+        side.end(0);
+        side.session.positions(0, Some(0)).unwrap()
+    };
+    assert_eq!(positions(&mut side, paths[0].text()), [[251, 49]]);
+    assert_eq!(positions(&mut side, paths[1].text()), [[0, 300]]);
+    side.session.set_window(None, 20, 0).unwrap();
+    assert_eq!(positions(&mut side, paths[0].text()), [[281, 19]], "that of the host goes before that of the file");
+    side.session.reset(None).unwrap();
+    side.session.set_window(None, 100, 0).unwrap();
+    let error = side.session.open(Some(paths[0].text())).unwrap_err();
+    assert!(error.message().contains("which its window has left behind"), "{error}");
+}
+
+#[test]
+fn a_layer_is_evicted_from_again_once_it_has_no_window() {
+    let evicting = r#"{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_sink_tokens": 8, "kv_h2o_recent_tokens": 24,
+        "kv_h2o_trigger_min_tokens": 80, "kv_h2o_block_tokens": 8, "kv_h2o_evict_unscored": true, "kv_h2o_update_interval": 1}"#;
+    let kept = |windows: &[u32]| {
+        let mut side = Side::new(evicting, layout(Dtype::F32, PACKS[0], 1000));
+        windows.iter().for_each(|window| side.session.set_window(None, *window, 0).unwrap());
+        for _ in 0..5 {
+            side.begin();
+            side.append(Dtype::F32, &tokens(&mut Random::new(1), 60));
+            side.end(60);
+        }
+        side.begin();
+        side.kv_len
+    };
+    assert_eq!((kept(&[1000, 0]), kept(&[1000])), (kept(&[]), 300));
+    assert!(kept(&[]) < 200);
 }
 
 /// Bytes of a row of queries.
