@@ -93,7 +93,7 @@ pub unsafe extern "C" fn mnnkv_session_window(
 /// order; none waits for another. The output is complete when all have returned. Then you may append further tokens of the step,
 /// and call all parts again for their rows. The rows of all such rounds add up to `queries` of end.
 /// A layer that reads K and V of another one passes that one's number after its end: rows attend to what end has left. All parts
-/// of one such layer come before those of the next.
+/// of one such layer come before those of the next; until then a trim leaves the layer alone. These calls wait for others.
 /// cache->kv_len: raw tokens now; those of the step are the last. The buffers are only read.
 /// INVALID_ARGUMENT: if layer is out of range, has not begun, or does not attend; kv_len is below the length of begin or above
 /// max_tokens; heads, head_dim or a dtype is not that of begin; a field or stride does not fit; mask or sinks overlap the output;
