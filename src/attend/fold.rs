@@ -1,6 +1,7 @@
 //! Folding tokens into the softmax of query vectors: raw ones, and blocks.
 
-use super::step::{FEW_ROWS, Run, Step, Tile, Unit, Work};
+use super::step::{FEW_ROWS, Run, Step, Unit, Work};
+use super::tokens::Tile;
 use crate::arch::attend::{BLOCK, HeadBlock, QUERIES, VALUE_GROUP, sums_len};
 use crate::arch::estimates::LANES;
 use crate::arch::{self, Product};
@@ -99,7 +100,7 @@ impl Run<'_> {
     pub(super) fn sees(&self, unit: &Unit, block: u32) -> bool {
         let placed = &self.tokens.blocks.list()[block as usize];
         let end = (placed.first + placed.tokens()) as usize;
-        self.step.window.is_none_or(|window| end + window as usize > self.own(unit) + 1)
+        self.step.window.is_none_or(|window| end + window as usize > self.own(unit.row) + 1)
     }
 
     /// The logits of a tile of a KV head, whose keys are in the panels of the working memory, for each query vector. Returns
@@ -171,7 +172,7 @@ impl Run<'_> {
         if let Some(cap) = soft_cap {
             (self.kernels.soft_cap)(logits.as_chunks_mut::<LANES>().0, *cap);
         }
-        let own = self.tokens.logical as usize - self.step.queries.rows + row;
+        let own = self.own(row);
         if let Some(mask) = mask {
             let (row, first) = (&mask.data[row * mask.stride..], self.tokens.logical - mask.tokens);
             for (x, place) in logits.iter_mut().zip(places).filter(|(_, place)| (first..u32::MAX).contains(place)) {

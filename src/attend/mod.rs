@@ -14,6 +14,7 @@ mod round;
 mod sketch;
 mod slots;
 mod step;
+mod tokens;
 
 pub use crate::arch::attend::BLOCK;
 pub use basis::Basis;
@@ -25,7 +26,8 @@ pub use offload::{Known, Offloaded, Reads, SketchWork, Source, pause};
 pub use queries::Queries;
 pub use round::{MOST_PARTS, Round};
 pub use sketch::{NO_SKETCH, Sketch};
-pub use step::{FEW_ROWS, Mask, Step, Tokens, Work, WorkPool, attend};
+pub use step::{FEW_ROWS, Mask, Step, Work, WorkPool, attend};
+pub use tokens::Tokens;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -3,7 +3,8 @@
 use super::block::Codes;
 use super::found::{Arrived, Found};
 use super::offload::{self, Read, Source, Wanted};
-use super::step::{FEW_ROWS, Run, Tile, Unit, Work};
+use super::step::{FEW_ROWS, Run, Unit, Work};
+use super::tokens::Tile;
 use crate::arch::attend::{Line, Running};
 use crate::arch::estimates::LANES;
 use crate::layout;

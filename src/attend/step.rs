@@ -6,16 +6,15 @@
 //! the number of parts, so that the output has the same bits for any number.
 
 use super::block::Shape;
-use super::blocks::Blocks;
 use super::found::{Found, Shares};
-use super::offload::{ReadWork, Source};
+use super::offload::ReadWork;
 use super::queries::Queries;
 use super::round::{MOST_PARTS, Partial, Round, RoundShape, share};
+use super::tokens::Tokens;
 use crate::arch;
 use crate::arch::attend::{AttendKernels, BLOCK, Running, Scratch, finish, sums_len};
 use crate::arch::estimates::LANES;
 use crate::dtype::convert::{Endian, first_not_finite, widen};
-use crate::layout::{CacheRef, Pair};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 use std::ops::Range;
@@ -31,30 +30,6 @@ const MOST_QUERY: f32 = 1e26;
 const PANELS: usize = BLOCK / LANES;
 /// Pieces of the blocks of a KV head that are in a file.
 const AWAY_PIECES: usize = 4;
-
-/// The tokens of a layer.
-#[derive(Clone, Copy)]
-pub struct Tokens<'a> {
-    /// Of a head.
-    pub shape: Shape,
-    /// Tokens in blocks.
-    pub blocks: &'a Blocks,
-    /// Where the blocks are that are not in memory; without, steps do without these.
-    pub source: Option<Source<'a>>,
-    /// Whether the step finds how much attention each block gets.
-    pub weighs: bool,
-    /// The cache of the others.
-    pub cache: CacheRef<'a>,
-    /// Tokens in the cache, those of the step included.
-    pub raw: usize,
-    /// Tokens that the first raw tile has less than 64. Tiles begin where blocks would, so that sums are in the same order when
-    /// whole tiles before them leave.
-    pub missing: usize,
-    /// Logical positions of the tokens that were in the cache before the step, as runs.
-    pub positions: &'a [Pair],
-    /// Tokens of the chat, those of the step included.
-    pub logical: u32,
-}
 
 /// Pieces of so many cells, which are tiles of raw tokens and blocks of a head: to merge one costs as much as a third of a cell.
 fn segments(cells: usize) -> usize {
@@ -152,13 +127,6 @@ impl WorkPool {
     pub fn bytes(&self) -> usize {
         self.work.iter().map(Work::bytes).chain(self.partials.iter().map(Partial::bytes)).sum()
     }
-}
-
-/// Tokens that are folded at once: raw ones, or a block.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tile {
-    Raw(usize),
-    Block(u32),
 }
 
 impl Step<'_> {
@@ -278,64 +246,6 @@ pub fn attend(
     Ok(())
 }
 
-impl Tokens<'_> {
-    pub(super) fn kv_heads(&self) -> usize {
-        self.cache.layout.rows().heads
-    }
-
-    pub(super) fn raw_tiles(&self) -> usize {
-        if self.raw > 0 { (self.raw + self.missing).div_ceil(BLOCK) } else { 0 }
-    }
-
-    /// The slots of a raw tile.
-    pub(super) fn raw_tile(&self, tile: usize) -> Range<usize> {
-        let begin = |tile: usize| (tile * BLOCK).saturating_sub(self.missing);
-        begin(tile)..begin(tile + 1).min(self.raw)
-    }
-
-    /// The logical positions of raw tokens, as runs in the order of their slots.
-    fn raw_runs(&self) -> impl Iterator<Item = Range<usize>> {
-        let before = self.positions.iter().map(|run| run[1] as usize).sum::<usize>();
-        let step = self.logical as usize + before - self.raw;
-        let runs = self.positions.iter().map(|&[first, count]| first as usize..(first + count) as usize);
-        runs.chain(std::iter::once(step..self.logical as usize))
-    }
-
-    /// Raw tokens at logical positions below this one.
-    fn raw_before(&self, position: usize) -> usize {
-        self.raw_runs().map(|run| position.clamp(run.start, run.end) - run.start).sum()
-    }
-
-    /// The newest tokens of the chat that are in the cache.
-    fn newest(&self) -> usize {
-        let before = self.positions.iter().map(|run| run[1] as usize).sum::<usize>();
-        let mut newest = self.raw - before;
-        for [first, count] in self.positions.iter().rev() {
-            if (first + count) as usize + newest != self.logical as usize {
-                break;
-            }
-            newest += *count as usize;
-        }
-        newest
-    }
-
-    /// The logical positions of a tile's tokens; those that are not there have the last one.
-    pub(super) fn places(&self, tile: Tile, live: u64, places: &mut [u32]) {
-        places.fill(u32::MAX);
-        let tokens = (0..BLOCK).filter(|token| live >> token & 1 == 1);
-        match tile {
-            Tile::Block(block) => {
-                let first = self.blocks.list()[block as usize].first;
-                tokens.zip(first..).for_each(|(token, place)| places[token] = place);
-            }
-            Tile::Raw(tile) => {
-                let all = self.raw_runs().flatten().skip(self.raw_tile(tile).start);
-                tokens.zip(all).for_each(|(token, place)| places[token] = place as u32);
-            }
-        }
-    }
-}
-
 /// Query vectors of some KV heads.
 #[derive(Clone, Copy)]
 pub(super) struct Unit {
@@ -440,7 +350,7 @@ impl Run<'_> {
     /// The raw tiles that rows of a unit may attend to: all but those before the window of its first row.
     pub(super) fn seen_tiles(&self, unit: &Unit) -> Range<usize> {
         let (tokens, tiles) = (self.tokens, self.tokens.raw_tiles());
-        let before = |window: u32| tokens.raw_before((self.own(unit) + 1).saturating_sub(window as usize));
+        let before = |window: u32| tokens.raw_before((self.own(unit.row) + 1).saturating_sub(window as usize));
         let first = self.step.window.map_or(0, |window| (before(window) + tokens.missing) / BLOCK);
         first.min(tiles)..tiles
     }
@@ -451,9 +361,9 @@ impl Run<'_> {
         here.partition_point(|block| !self.sees(unit, *block))..here.len()
     }
 
-    /// The position of the first row of a unit.
-    pub(super) fn own(&self, unit: &Unit) -> usize {
-        self.tokens.logical as usize - self.step.queries.rows + unit.row
+    /// The position of a row.
+    pub(super) fn own(&self, row: usize) -> usize {
+        self.tokens.logical as usize - self.step.queries.rows + row
     }
 
     /// Nothing is summed by the query vectors of a KV head.

@@ -188,22 +188,18 @@ impl Session {
         part: (u32, u32),
         write: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<()> {
-        let (shared, closed_file);
-        let (attends, file) = match self.open_step(layer)? {
+        let (shared, file) = match self.open_step(layer)? {
+            Some(open) if !open.attends => {
+                bail!(InvalidArgument, "the host attends in layer {layer}: mnnkv_step::attends of begin is 0");
+            }
             Some(open) => {
-                shared = open;
-                (shared.attends, shared.file.as_ref())
+                let file = open.file.clone();
+                (open, file)
             }
-            None => {
-                (shared, closed_file) = self.closed_step(layer, cache.1)?;
-                (true, closed_file.as_ref())
-            }
+            None => self.closed_step(layer, cache.1)?,
         };
-        if !attends {
-            bail!(InvalidArgument, "the host attends in layer {layer}: mnnkv_step::attends of begin is 0");
-        }
         let mut work = self.parts()?.take();
-        let result = shared.attend(cache, (step, file), part, &mut work, write);
+        let result = shared.attend(cache, (step, file.as_ref()), part, &mut work, write);
         self.parts()?.give(work);
         result.map_err(|error| error.within(format_args!("layer {layer}")))
     }

@@ -151,8 +151,7 @@ impl Tokens {
     /// No later row attends to tokens before a position: raw tiles and blocks that have no others are gone; `None`: there are none.
     pub(super) fn behind(&self, position: u32) -> Result<Option<Edit>> {
         let first = self.blocks.list().first();
-        let before =
-            self.raw.pairs().iter().map(|run| (position as i32 - run[0]).clamp(0, run[1]) as usize).sum::<usize>();
+        let before = stay_before(self.raw.pairs(), position) as usize;
         let leaving = ((before + self.missing()) / BLOCK * BLOCK).saturating_sub(self.missing()) as u32;
         if leaving == 0 && first.is_none_or(|block| block.first + block.tokens() > position) {
             return Ok(None);

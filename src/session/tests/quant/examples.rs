@@ -4,7 +4,7 @@ use super::*;
 use crate::h2o::{BlockSums, SumFields};
 
 /// A step of so many rows, `[row][head][dim]`.
-fn causal(dtype: Dtype, rows: usize, data: &[u8]) -> Step<'_> {
+pub(super) fn causal(dtype: Dtype, rows: usize, data: &[u8]) -> Step<'_> {
     let row = DIMS * dtype.bytes();
     let queries =
         Queries { dtype, heads: HEADS, rows, dims: DIMS, head_stride: row, row_stride: HEADS * row, scale: 0.0, data };

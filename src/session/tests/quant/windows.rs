@@ -1,5 +1,6 @@
 //! Layers whose rows attend to the newest tokens alone.
 
+use super::examples::causal;
 use super::*;
 use crate::session::budget::Model;
 use crate::session::window::Window;
@@ -38,10 +39,8 @@ impl Side {
     /// Attends with rows of queries, `[row][head][dim]`. Returns the output.
     fn attend(&self, queries: &[f32], window: Option<u32>, parts: u32) -> Vec<f32> {
         let bytes: Vec<u8> = queries.iter().flat_map(|x| x.to_ne_bytes()).collect();
-        let (rows, head_stride, row_stride) = (queries.len() / (HEADS * DIMS), DIMS * 4, HEADS * DIMS * 4);
-        let (dtype, heads, dims, scale, data) = (Dtype::F32, HEADS, DIMS, 0.3, &bytes[..]);
-        let queries_of = Queries { dtype, heads, rows, dims, head_stride, row_stride, scale, data };
-        let step = Step { queries: queries_of, is_causal: true, window, soft_cap: None, sinks: None, mask: None };
+        let step = causal(Dtype::F32, queries.len() / (HEADS * DIMS), &bytes);
+        let step = Step { queries: Queries { scale: 0.3, ..step.queries }, window, ..step };
         let (mut output, cache) =
             (vec![f32::NAN; queries.len()], CacheRef::new(&self.layout, &self.key, &self.value).unwrap());
         for part in 0..parts {
@@ -292,7 +291,7 @@ fn rows_of_another_layer_attend_to_what_the_end_of_a_layer_has_left() {
                 let error = chat.session.attend(
                     0,
                     (&cache_ref(&chat), chat.kv_len),
-                    &one_row(&[0; ROW]),
+                    &causal(Dtype::F32, 1, &[0; ROW]),
                     (0, 1),
                     &mut |_, _, _| {},
                 );
@@ -303,7 +302,13 @@ fn rows_of_another_layer_attend_to_what_the_end_of_a_layer_has_left() {
                 // A part alone leaves the round open; the next begin closes it.
                 let kv_len = chat.kv_len;
                 let part = |kv_len| {
-                    chat.session.attend(0, (&cache_ref(&chat), kv_len), &one_row(&[0; ROW]), (0, 2), &mut |_, _, _| {})
+                    chat.session.attend(
+                        0,
+                        (&cache_ref(&chat), kv_len),
+                        &causal(Dtype::F32, 1, &[0; ROW]),
+                        (0, 2),
+                        &mut |_, _, _| {},
+                    )
                 };
                 assert!(part(kv_len - 1).unwrap_err().message().contains("as the last call left it"));
                 if chat.session.attends(0).unwrap() {
@@ -333,7 +338,9 @@ fn a_trim_between_parts_of_rows_that_read_a_closed_layer_waits_for_them() {
     let attend = |part: (u32, u32)| {
         let mut output = vec![f32::NAN; HEADS * DIMS];
         let mut write = |_: usize, head: usize, x: &[f32]| output[head * DIMS..][..DIMS].copy_from_slice(x);
-        chat.session.attend(0, (&cache_ref(&chat), chat.kv_len), &one_row(&queries), part, &mut write).unwrap();
+        chat.session
+            .attend(0, (&cache_ref(&chat), chat.kv_len), &causal(Dtype::F32, 1, &queries), part, &mut write)
+            .unwrap();
         output
     };
     let before = attend((0, 1));
@@ -404,13 +411,6 @@ fn a_layer_is_evicted_from_again_once_it_has_no_window() {
 
 /// Bytes of a row of queries.
 const ROW: usize = HEADS * DIMS * 4;
-
-fn one_row(data: &[u8]) -> Step<'_> {
-    let (heads, dims) = (HEADS, DIMS);
-    let queries =
-        Queries { dtype: Dtype::F32, heads, rows: 1, dims, head_stride: dims * 4, row_stride: ROW, scale: 0.0, data };
-    Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None }
-}
 
 fn cache_ref(chat: &Chat) -> CacheRef<'_> {
     CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap()
