@@ -74,11 +74,11 @@ macro_rules! kernel {
     ($features:tt attend $dots:path) => {
         $crate::arch::attend::AttendKernels {
             logits: $crate::arch::level::kernel!(@ $features
-                (block: &$crate::arch::attend::HeadBlock, queries: &[&[f32]], logits: &mut [[f32; 64]], scratch: &mut $crate::arch::attend::Scratch) -> () = $crate::arch::attend::logits::<$dots>),
+                (block: &$crate::arch::attend::HeadBlock, queries: &[&[f32]], logits: &mut [[f32; 64]], scratch: &mut $crate::arch::attend::Scratch) -> () = $crate::arch::attend::keys::logits::<$dots>),
             values: $crate::arch::level::kernel!(@ $features
-                (block: &$crate::arch::attend::HeadBlock, logits: &mut [[f32; 64]], running: &mut [$crate::arch::attend::Running], sums: &mut [f32], scratch: &mut $crate::arch::attend::Scratch) -> () = $crate::arch::attend::values::<$dots>),
+                (block: &$crate::arch::attend::HeadBlock, logits: &mut [[f32; 64]], running: &mut [$crate::arch::attend::Running], sums: &mut [f32], scratch: &mut $crate::arch::attend::Scratch) -> () = $crate::arch::attend::values::values::<$dots>),
             soften: $crate::arch::level::kernel!(@ $features
-                (logits: &mut [[f32; 16]], running: &mut $crate::arch::attend::Running) -> f32 = $crate::arch::attend::soften::<$dots>),
+                (logits: &mut [[f32; 16]], running: &mut $crate::arch::attend::Running) -> f32 = $crate::arch::attend::softmax::soften::<$dots>),
             soft_cap: $crate::arch::level::kernel!(@ $features
                 (logits: &mut [[f32; 16]], cap: f32) -> () = $crate::arch::attend::soft_cap::soft_cap),
             key_ranges: $crate::arch::level::kernel!(@ $features
