@@ -6,7 +6,7 @@ use crate::output::Output;
 use crate::results::distinct;
 use crate::{progress, table};
 use clap::Args;
-use mnnkv_replay::quality::{self, Item, MIN_PROMPT, Method, PROMPT, Request, Results, Row, STEPS, Task, WHOLE};
+use mnnkv_replay::quality::{self, Item, MIN_PROMPT, Method, PROMPT, Request, Results, STEPS, Task, WHOLE};
 use mnnkv_replay::transformer::Model;
 use mnnkv_replay::watch::Watch;
 use std::path::{Path, PathBuf};
@@ -166,7 +166,7 @@ fn text(conditions: &str, results: &Results) -> String {
 }
 
 /// A table of Markdown, which `make benchmarks` copies into documents: a row of each method, and for each ratio the factors
-/// of the kinds, the shares of exact texts, and the mean tokens in a cache.
+/// of the kinds, the divergences, and the mean tokens in a cache.
 fn summary(conditions: &str, results: &Results) -> String {
     let rows = &results.rows;
     let mut groups: Vec<(&str, f64)> = rows.iter().map(|row| (row.kind.as_str(), row.ratio)).collect();
@@ -174,22 +174,19 @@ fn summary(conditions: &str, results: &Results) -> String {
     // One table for each ratio, its kinds side by side.
     groups.sort_by(|a, b| a.1.total_cmp(&b.1));
     let methods = distinct(rows.iter().map(|row| row.method.as_str()));
-    let heads = groups.iter().flat_map(|(kind, ratio)| [format!("{kind}, 1 of {ratio}"), "exact".into()]);
+    let heads = groups.iter().flat_map(|(kind, ratio)| [format!("{kind}, 1 of {ratio}"), "divergence".into()]);
     let heads: Vec<String> = std::iter::once("method".into()).chain(heads).chain(["kept".into()]).collect();
     let row = |method: &str| {
         let of = |(kind, ratio): &(&str, f64)| {
             rows.iter().find(|row| row.method == method && row.kind == *kind && row.ratio == *ratio)
         };
-        let cells = |group: &(&str, f64)| {
-            let exact = |row: &Row| format!("{:.0} %", 100.0 * row.exact_share);
-            match of(group) {
-                Some(row) if method == WHOLE => [format!("loss {:.3}", row.loss), exact(row)],
-                Some(row) => {
-                    let error = row.error.map_or(String::new(), |error| format!(" +- {error:.3}"));
-                    [format!("{:.3}{error}", row.factor), exact(row)]
-                }
-                None => Default::default(),
+        let cells = |group: &(&str, f64)| match of(group) {
+            Some(row) if method == WHOLE => [format!("loss {:.3}", row.loss), "0".into()],
+            Some(row) => {
+                let error = row.error.map_or(String::new(), |error| format!(" +- {error:.3}"));
+                [format!("{:.3}{error}", row.factor), format!("{:.4}", row.divergence)]
             }
+            None => Default::default(),
         };
         let kept: Vec<f64> = groups.iter().filter_map(of).map(|row| 100.0 * row.resident_share).collect();
         let kept = kept.iter().sum::<f64>() / kept.len() as f64;

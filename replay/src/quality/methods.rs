@@ -138,6 +138,7 @@ pub fn methods() -> Vec<Method> {
         method("recent", json!({ RECENT_KEY: null, "kv_h2o_block_tokens": 1, "kv_h2o_evict_unscored": true })),
         method("mass", json!({ "kv_h2o_prefill_queries": PROMPT_ROWS })),
         method("k8v4", json!({ QUANT: "k8v4" })),
+        method("k4v4", json!({ QUANT: "k4v4" })),
         method("budget", json!({ BUDGET_BYTES: null })),
         // Each chat has a file of its own.
         method("budget, file", json!({ BUDGET_BYTES: null, FILE: "blocks" })),

@@ -86,7 +86,7 @@ impl Judge<'_> {
         let failed = |e| Error::new("the prompt", e);
         let prompts: Vec<Prompt> =
             batch.iter().map(|item| Prompt::run(self.model, item.prompt()).map_err(failed)).collect::<Result<_>>()?;
-        let starts: Vec<Start<'_>> = batch.iter().zip(&prompts).map(|(item, prompt)| Start { item, prompt }).collect();
+        let mut whole: Vec<Vec<f32>> = Vec::new();
         for (method, ratio) in
             self.methods.iter().flat_map(|m| self.request.ratios.iter().map(move |ratio| (*m, *ratio)))
         {
@@ -94,7 +94,13 @@ impl Judge<'_> {
                 return Ok(());
             }
             let plan = Plan { model: self.model, method, ratio };
+            let start = |(at, (item, prompt))| Start { item, prompt, whole: whole.get(at).map(Vec::as_slice) };
+            let starts: Vec<Start<'_>> = batch.iter().zip(&prompts).enumerate().map(start).collect();
             let measured = plan.run(&starts).map_err(|e| Error::new(&method.name, e))?;
+            let (measured, states): (Vec<_>, Vec<_>) = measured.into_iter().unzip();
+            if whole.is_empty() && method.name == WHOLE {
+                whole = states;
+            }
             for (item, sample) in batch.iter().zip(measured) {
                 if !sample.loss.is_finite() {
                     let text = format!("{}: the model gives a scored token no finite likelihood", item.id);

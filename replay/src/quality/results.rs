@@ -8,6 +8,8 @@ use serde::Serialize;
 pub(super) struct Sample {
     /// The mean loss of the scored tokens, in nats.
     pub(super) loss: f64,
+    /// The mean Kullback-Leibler divergence of their predictions from those over the whole cache, in nats.
+    pub(super) divergence: f64,
     /// Every scored token is the model's first choice.
     pub(super) exact: bool,
     /// Tokens in the caches that tokens are evicted from, and the chat's, summed over their steps.
@@ -48,6 +50,8 @@ pub struct ItemRow {
     pub method: String,
     /// The mean loss of the scored tokens, in nats.
     pub loss: f64,
+    /// The mean Kullback-Leibler divergence of their predictions from those over the whole cache, in nats.
+    pub divergence: f64,
     /// Whether every scored token is the model's first choice.
     pub exact: bool,
 }
@@ -65,6 +69,8 @@ pub struct Row {
     pub items: usize,
     /// The mean loss of the items, in nats.
     pub loss: f64,
+    /// The mean divergence of the items from the whole cache, in nats.
+    pub divergence: f64,
     /// Perplexity over that of the whole cache.
     pub factor: f64,
     /// Standard error of the factor over items, paired; none of one item.
@@ -117,6 +123,7 @@ impl Results {
             ratio,
             method: method.name.clone(),
             loss: sample.loss,
+            divergence: sample.divergence,
             exact: sample.exact,
         };
         self.items.extend(items.iter().zip(samples).map(row));
@@ -142,6 +149,7 @@ fn row_of(samples: &[Sample], whole: &[Sample]) -> Row {
         method: String::new(),
         items: samples.len(),
         loss: total(|sample| sample.loss) / count,
+        divergence: total(|sample| sample.divergence) / count,
         factor: difference.exp(),
         error: (samples.len() > 1).then_some(difference.exp() * error),
         exact_share: share(samples.iter().map(|sample| sample.exact)),

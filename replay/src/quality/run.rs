@@ -4,7 +4,7 @@ use super::chat::{Chat, Measured};
 use super::methods::{FILE, FIRST_EVICTED, PROMPT_ROWS};
 use super::results::Sample;
 use super::{Item, Method};
-use crate::transformer::{Model, Projected, first_choice, loss};
+use crate::transformer::{Model, Projected, divergence, first_choice, loss};
 use mnnkv::status::Result;
 use serde_json::Value;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -47,6 +47,8 @@ impl Prompt {
 pub(super) struct Start<'a> {
     pub(super) item: &'a Item,
     pub(super) prompt: &'a Prompt,
+    /// The last hidden states of the scored rows over the whole cache, once they are known.
+    pub(super) whole: Option<&'a [f32]>,
 }
 
 /// How a method stores and evicts.
@@ -64,20 +66,25 @@ struct Reader<'a> {
     next: usize,
     last: usize,
     losses: Vec<f64>,
+    divergences: Vec<f64>,
     missed: bool,
+    /// As [`Start::whole`], and those of this method.
+    whole: Option<&'a [f32]>,
+    states: Vec<f32>,
 }
 
 impl Plan<'_> {
-    /// Measures items side by side, so that the weights are read once for all of them.
-    pub(super) fn run(&self, starts: &[Start<'_>]) -> Result<Vec<Sample>> {
+    /// Measures items side by side, so that the weights are read once for all of them. Returns the last hidden states of their
+    /// scored rows, too.
+    pub(super) fn run(&self, starts: &[Start<'_>]) -> Result<Vec<(Sample, Vec<f32>)>> {
         let mut readers = starts.iter().map(|start| self.reader(*start)).collect::<Result<Vec<_>>>()?;
         self.read(&mut readers)?;
-        Ok(readers.iter().map(|reader| reader.sample()).collect())
+        Ok(readers.into_iter().map(|reader| (reader.sample(), reader.states)).collect())
     }
 
     /// A chat that has read its prompt.
     fn reader<'a>(&self, start: Start<'a>) -> Result<Reader<'a>> {
-        let (shape, Start { item, prompt }) = (self.model.shape(), start);
+        let (shape, Start { item, prompt, whole }) = (self.model.shape(), start);
         let mut config = self.method.config(self.ratio, item.question_from, shape);
         if let Some(file) = config.get_mut(FILE) {
             // Each chat has its own.
@@ -89,9 +96,9 @@ impl Plan<'_> {
         let (width, kv_width) = (shape.heads * shape.dims, shape.kv_heads * shape.dims);
         for (layer, Rows { query, key, value }) in prompt.layers.iter().enumerate() {
             if !self.method.is_bounded() {
-                // The model has its output already; policies by mass see the last rows.
+                // The model has its output already; policies by mass, and widths of channels, see the last rows.
                 let query = &query[query.len().saturating_sub(PROMPT_ROWS * width)..];
-                chat.step(layer, &Projected { query, key, value }, None)?;
+                chat.step(layer, &Projected { query, key, value }, Some(&mut vec![0.0; query.len()]))?;
                 continue;
             }
             let chunks =
@@ -102,8 +109,12 @@ impl Plan<'_> {
         }
         chat.measured = Measured::default();
         let next = item.question_from;
-        let mut reader = Reader { item, chat, next, last, losses: Vec::new(), missed: false };
-        self.model.predict(&prompt.state, |_, logits| reader.judge(next, logits));
+        let (losses, divergences, states) = (Vec::new(), Vec::new(), Vec::new());
+        let mut reader = Reader { item, chat, next, last, losses, divergences, missed: false, whole, states };
+        if reader.is_judged(next) {
+            reader.states.extend(&prompt.state);
+            self.model.predict(&prompt.state, |_, logits| reader.judge(next, logits, logits));
+        }
         Ok(reader)
     }
 
@@ -132,12 +143,22 @@ impl Plan<'_> {
             })?;
             let judged: Vec<usize> =
                 (0..readers.len()).filter(|at| readers[*at].is_judged(readers[*at].next + 1)).collect();
-            let states: Vec<f32> =
-                judged.iter().flat_map(|at| &states[at * shape.hidden..][..shape.hidden]).copied().collect();
+            // Of each reader the state over the whole cache, then its own.
+            let mut pairs = Vec::new();
+            for at in &judged {
+                let (reader, own) = (&mut readers[*at], &states[at * shape.hidden..][..shape.hidden]);
+                pairs.extend(reader.whole.map_or(own, |whole| &whole[reader.states.len()..][..shape.hidden]));
+                pairs.extend(own);
+                reader.states.extend(own);
+            }
             if !judged.is_empty() {
-                self.model.predict(&states, |row, logits| {
-                    let reader = &mut readers[judged[row]];
-                    reader.judge(reader.next + 1, logits);
+                let mut whole = Vec::new();
+                self.model.predict(&pairs, |row, logits| match row % 2 {
+                    0 => logits.clone_into(&mut whole),
+                    _ => {
+                        let reader = &mut readers[judged[row / 2]];
+                        reader.judge(reader.next + 1, logits, &whole);
+                    }
                 });
             }
             readers.iter_mut().for_each(|reader| reader.next += 1);
@@ -151,19 +172,19 @@ impl Reader<'_> {
         self.item.scored.binary_search(&position).is_ok()
     }
 
-    /// Takes the logits of a position.
-    fn judge(&mut self, position: usize, logits: &[f32]) {
-        if self.is_judged(position) {
-            let token = self.item.tokens[position];
-            self.losses.push(loss(logits, token));
-            self.missed |= first_choice(logits) != token;
-        }
+    /// Takes the logits of a position that is scored, and those of the whole cache.
+    fn judge(&mut self, position: usize, logits: &[f32], whole: &[f32]) {
+        let token = self.item.tokens[position];
+        self.losses.push(loss(logits, token));
+        self.divergences.push(divergence(whole, logits));
+        self.missed |= first_choice(logits) != token;
     }
 
     fn sample(&self) -> Sample {
-        let measured = self.chat.measured;
+        let (measured, mean) = (self.chat.measured, |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64);
         Sample {
-            loss: self.losses.iter().sum::<f64>() / self.losses.len() as f64,
+            loss: mean(&self.losses),
+            divergence: mean(&self.divergences),
             exact: !self.missed,
             resident: measured.resident,
             logical: measured.logical,

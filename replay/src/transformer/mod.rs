@@ -169,6 +169,20 @@ pub fn loss(logits: &[f32], token: u32) -> f64 {
     sum.ln() - f64::from(logits[token as usize] - greatest)
 }
 
+/// The Kullback-Leibler divergence of a prediction from the `whole` one, in nats.
+pub fn divergence(whole: &[f32], logits: &[f32]) -> f64 {
+    let greatest = |logits: &[f32]| f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let tops = [greatest(whole), greatest(logits)];
+    let (mut sums, mut sum) = ([0.0, 0.0], 0.0);
+    for (whole, own) in whole.iter().zip(logits) {
+        let (whole, own) = (f64::from(*whole) - tops[0], f64::from(*own) - tops[1]);
+        let weight = whole.exp();
+        sum += weight * (whole - own);
+        sums = [sums[0] + weight, sums[1] + own.exp()];
+    }
+    sum / sums[0] - sums[0].ln() + sums[1].ln()
+}
+
 /// The token with the greatest logit, the first of equal ones.
 pub fn first_choice(logits: &[f32]) -> u32 {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
