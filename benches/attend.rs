@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Noise, Rivals, Table};
-use mnnkv::attend::{self, Block, Blocks, EncodeWork, Queries, Round, Shape, Step, Tokens, Work};
+use mnnkv::attend::{self, Block, Blocks, EncodeWork, Format, Queries, Round, Shape, Step, Tokens, Widths, Work};
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{CacheRef, Layout, Spec};
 use std::sync::Mutex;
@@ -38,7 +38,7 @@ struct Chat {
 }
 
 impl Chat {
-    fn new(model: Model, tokens: usize) -> Self {
+    fn new(model: Model, tokens: usize, format: Format) -> Self {
         let Model { kv_heads, group, dims } = model;
         let layout = Layout::new(&Spec {
             key: Dtype::F32.into(),
@@ -64,7 +64,7 @@ impl Chat {
             |bytes: usize, noise: &mut Noise| (0..bytes / 4).flat_map(|_| noise.wide().to_ne_bytes()).collect();
         let layers = (0..LAYERS).map(|_| {
             let count = (tokens - RAW) / attend::BLOCK;
-            let mut blocks = Blocks::NONE;
+            let (mut blocks, mut widths) = (Blocks::NONE, Widths::default());
             blocks.reserve(shape, kv_heads, count).unwrap();
             for at in 0..count {
                 let read = |head: usize, k: &mut [f32], v: &mut [f32]| {
@@ -73,7 +73,8 @@ impl Chat {
                     v.copy_from_slice(&rows[from + 64..from + 64 + k.len()]);
                     Ok(())
                 };
-                block.encode(shape, kv_heads, &mut work, read).unwrap().unwrap();
+                let widths = (format == Format::K4V4).then_some(&mut widths);
+                block.encode(shape, kv_heads, widths, &mut work, read).unwrap().unwrap();
                 blocks.push(&block, (at * attend::BLOCK) as u32, u64::MAX).unwrap();
             }
             Layer {
@@ -111,6 +112,7 @@ impl Chat {
                     blocks: &layer.blocks,
                     source: None,
                     weighs: false,
+                    learns: false,
                     cache: CacheRef::new(&self.layout, &layer.key, &layer.value).unwrap(),
                     raw: RAW,
                     missing: 0,
@@ -267,31 +269,35 @@ mod dense {
     }
 }
 
-/// Medians of a step: ours, a loop that reads the same bytes, and dense rows of f32 and f16.
-fn row(model: Model, tokens: usize, threads: usize) -> ([f64; 4], usize) {
-    let chat = Chat::new(model, tokens);
-    let ours = || {
-        std::hint::black_box(chat.step(threads));
+/// Medians of a step: k8v4, k4v4, a loop that reads the bytes of k8v4, and dense rows of f32 and f16.
+fn row(model: Model, tokens: usize, threads: usize) -> ([f64; 5], [usize; 2]) {
+    let chats = [Format::K8V4, Format::K4V4].map(|format| Chat::new(model, tokens, format));
+    let ours = |at: usize| {
+        let chat = &chats[at];
+        move || {
+            std::hint::black_box(chat.step(threads));
+        }
     };
     let reading = || {
-        std::hint::black_box(chat.read(threads));
+        std::hint::black_box(chats[0].read(threads));
     };
-    let rivals = Rivals::new().add("k8v4", ours).add("reading it", reading);
-    let mut times = [f64::NAN; 4];
+    let rivals = Rivals::new().add("k8v4", ours(0)).add("k4v4", ours(1)).add("reading it", reading);
+    let mut times = [f64::NAN; 5];
+    let bytes = chats.each_ref().map(Chat::bytes);
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
         let dense = [4, 2].map(|bytes| dense::Dense::new(model, tokens, bytes));
         let rivals = rivals.add("f32", || dense[0].step(threads, false)).add("f16", || dense[1].step(threads, true));
         times.iter_mut().zip(rivals.run(1500)).for_each(|(to, (_, time))| *to = time);
-        return (times, chat.bytes());
+        return (times, bytes);
     }
     times.iter_mut().zip(rivals.run(1500)).for_each(|(to, (_, time))| *to = time);
-    (times, chat.bytes())
+    (times, bytes)
 }
 
 /// A chunk of a prompt behind `tokens` tokens: floating-point operations per second.
-fn chunk(model: Model, tokens: usize, rows: usize, threads: usize) -> f64 {
-    let mut chat = Chat::new(model, tokens);
+fn chunk(model: Model, format: Format, (tokens, rows): (usize, usize), threads: usize) -> f64 {
+    let mut chat = Chat::new(model, tokens, format);
     chat.queries = chat.queries.repeat(rows);
     let time = Rivals::new()
         .add("chunk", || {
@@ -303,10 +309,30 @@ fn chunk(model: Model, tokens: usize, rows: usize, threads: usize) -> f64 {
     4.0 * (dims * kv_heads * group * rows * tokens * LAYERS) as f64 / time
 }
 
+/// Seconds of the encoding of a block of one head, in k8v4 and in k4v4.
+fn encoding(dims: usize) -> [f64; 2] {
+    let (shape, mut noise) = (Shape::new(dims).unwrap(), Noise(2));
+    let rows: Vec<f32> = (0..2 * attend::BLOCK * dims).map(|_| noise.wide()).collect();
+    let (keys, values) = rows.split_at(attend::BLOCK * dims);
+    let encode = |widths: Option<Widths>| {
+        let (mut work, mut block, mut widths) = (EncodeWork::default(), Block::default(), widths);
+        move || {
+            let read = |_: usize, k: &mut [f32], v: &mut [f32]| {
+                k.copy_from_slice(keys);
+                v.copy_from_slice(values);
+                Ok(())
+            };
+            block.encode(shape, 1, widths.as_mut(), &mut work, read).unwrap().unwrap();
+        }
+    };
+    let times = Rivals::new().add("k8v4", encode(None)).add("k4v4", encode(Some(Widths::default()))).run(1000);
+    [times[0].1, times[1].1]
+}
+
 fn main() {
     let quick = std::env::args().any(|arg| arg == "quick");
     let smol = Model { kv_heads: 3, group: 3, dims: 64 };
-    let headers = ["shape", "tokens", "k8v4 ms", "GB/s", "of reading", "of f32", "of f16"];
+    let headers = ["shape", "tokens", "k8v4 ms", "GB/s", "of reading", "of f32", "of f16", "k4v4 ms", "of k8v4"];
     let mut table = Table::new("attend", "a step of 30 layers, 1 / 2 threads", &headers);
     let shape = |kv_heads, group, dims| Model { kv_heads, group, dims };
     let mut rows: Vec<(Model, usize)> = [1024, 4096, 8192, 16384, 32768].map(|tokens| (smol, tokens)).to_vec();
@@ -315,22 +341,33 @@ fn main() {
         rows.retain(|row| row.1 == 4096);
     }
     for (model, tokens) in rows {
-        let mut cells = [const { Vec::new() }; 5];
+        let mut cells = [const { Vec::new() }; 7];
         for threads in [1, 2] {
-            let ([ours, reading, f32s, f16s], bytes) = row(model, tokens, threads);
+            let ([ours, few, reading, f32s, f16s], bytes) = row(model, tokens, threads);
             cells[0].push(format!("{:.2}", ours * 1e3));
-            cells[1].push(format!("{:.1}", bytes as f64 / ours / 1e9));
+            cells[1].push(format!("{:.1}", bytes[0] as f64 / ours / 1e9));
             let shares = [reading / ours, ours / f32s, ours / f16s];
-            shares.iter().zip(&mut cells[2..]).for_each(|(share, cell)| cell.push(format!("{share:.2}")));
+            shares.iter().zip(&mut cells[2..5]).for_each(|(share, cell)| cell.push(format!("{share:.2}")));
+            cells[5].push(format!("{:.2}", few * 1e3));
+            cells[6].push(format!("{:.2}", few / ours));
         }
         let name = format!("{} KV heads x {}, D {}", model.kv_heads, model.group, model.dims);
         table.row([name, tokens.to_string()].into_iter().chain(cells.map(|cell| cell.join(" / "))));
     }
     table.print();
-    let mut table = Table::new("attend.prompt", "chunks of 256 tokens, GFLOP/s on 1 / 2 threads", &["tokens", "k8v4"]);
+    let mut table =
+        Table::new("attend.prompt", "chunks of 256 tokens, GFLOP/s on 1 / 2 threads", &["tokens", "k8v4", "k4v4"]);
     for tokens in [1024, 4096] {
-        let cell = [1, 2].map(|threads| format!("{:.0}", chunk(smol, tokens, 256, threads) / 1e9));
-        table.row([tokens.to_string(), cell.join(" / ")]);
+        let cell = |format| {
+            [1, 2].map(|threads| format!("{:.0}", chunk(smol, format, (tokens, 256), threads) / 1e9)).join(" / ")
+        };
+        table.row([tokens.to_string(), cell(Format::K8V4), cell(Format::K4V4)]);
+    }
+    table.print();
+    let mut table = Table::new("attend.encode", "us for 64 tokens of a KV head", &["D", "k8v4", "k4v4", "ratio"]);
+    for dims in [64, 128, 256] {
+        let [bytes, few] = encoding(dims).map(|seconds| seconds * 1e6);
+        table.row([dims.to_string(), format!("{bytes:.1}"), format!("{few:.1}"), format!("{:.2}", few / bytes)]);
     }
     table.print();
 }

@@ -25,7 +25,7 @@ const DIRECTION: &[(&str, &str)] = &[
     ("file", "attend bytes gear layout run status sys"),
     ("gear", "arch bytes dtype status sys"),
     ("layout", "arch dtype status"),
-    ("attend", "arch dtype layout status sys"),
+    ("attend", "arch bytes dtype layout status sys"),
     ("h2o", "status sys"),
     ("model", "arch dtype json layout status sys"),
     ("llama", "arch attend dtype gear status sys"),

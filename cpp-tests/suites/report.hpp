@@ -24,7 +24,7 @@ public:
     double memory(const std::string& name) const { return number_of(memory_, name); }
     std::string does() const { return text_of(mnnkv_host::json_member(text_, "does")); }
 
-    /// "raw", "quantised", "file" or "dropping"; "" without a budget.
+    /// "raw", "k8v4", "k4v4", "file" or "dropping"; "" without a budget.
     std::string state() const { return memory_.empty() ? "" : text_of(mnnkv_host::json_member(memory_, "state")); }
 
     double layer(std::uint32_t number, const std::string& name) const {

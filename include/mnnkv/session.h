@@ -16,7 +16,7 @@ extern "C" {
 // A session compresses the KV caches of one chat, as a JSON config says. docs/config.md lists the keys. The main ones are
 //
 //   {"kv_memory_mb": 64, "kv_memory_file": "chat.kv"}   the caches take at most 64 MB; what has no room goes to a file
-//   {"kv_quant": "k8v4"}                                every token stays, K in 8 bits and V in 4
+//   {"kv_quant": "k8v4"}                                every token stays, K in 8 bits and V in 4; "k4v4": both in 4
 //
 // Example: a step of one layer, with options.attends = 1. append and attention are your own code.
 //
@@ -243,13 +243,13 @@ mnnkv_status mnnkv_session_pin(mnnkv_session *session, uint32_t first, uint32_t 
 // layer that needs more than its share goes to the next of these states (docs/config.md, Budget):
 //
 //   raw         all tokens are in the cache, and you attend. They take at most half of the budget
-//   quantised   K has 8 bits and V 4, but for the first and the newest tokens
+//   k8v4, k4v4  K has 8 bits and V 4, but for the first and the newest tokens; then both have 4, where attention is least
 //   file        blocks with the least attention are in kv_memory_file. A step reads those that an estimate ranks highest
 //   dropping    without a file, or once it is full, such blocks are dropped. No step attends to their tokens again
 //
 // - A step in which working memory grows may exceed the budget until the next one, and a step of more than 16 tokens by its raw
 //   tokens until the next begin of the layer: if you pause after a prompt, call begin and end without tokens.
-// - Pinned tokens, and blocks that 8 and 4 bits do not fit, may exceed it; a warning says so. First and newest ones stay.
+// - Pinned tokens, and blocks that k8v4 does not fit, may exceed it; a warning says so. First and newest ones stay.
 // - kv_memory_file is the chat file (below). It is not encrypted. A thread of the session writes it: no step waits for a disk.
 
 /// Sets the budget to `bytes` from now on, or to the least of the model if that is more, when the system is short of memory.
@@ -319,7 +319,7 @@ mnnkv_status mnnkv_session_open(mnnkv_session *session, const char *path);
 ///   {"does": "layers 2 to 29: one token in 3.5 stays, ...",   // the effect of the config, one line for a log
 ///    "warnings": ["...", ...],                                // keys without effect, a failed file, tokens that were dropped
 ///    "h2o_lossy_ratio": 3.4, ...,                             // totals of all layers since create
-///    "memory": {"state": "quantised", ...},                   // with a budget: bytes and counts
+///    "memory": {"state": "k8v4", ...},                        // with a budget: bytes and counts
 ///    "layers": [{"layer": 2, ...}, ...]}                      // the totals of each layer
 mnnkv_status mnnkv_session_report(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 

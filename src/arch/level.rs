@@ -87,6 +87,10 @@ macro_rules! kernel {
                 (rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [$crate::arch::attend::Line]) -> () = $crate::arch::attend::encode::key_codes::<$dots>),
             value_codes: $crate::arch::level::kernel!(@ $features
                 (rows: &[f32], groups: usize, lines: &mut [$crate::arch::attend::Line], out: &mut $crate::arch::attend::encode::ValueScales) -> bool = $crate::arch::attend::encode::value_codes::<$dots>),
+            key_bits: $crate::arch::level::kernel!(@ $features
+                (panels: &[[f32; 16]], plan: &$crate::arch::attend::bits::KeyBits, lines: &mut [$crate::arch::attend::Line]) -> () = $crate::arch::attend::bits::key_bits::<$dots>),
+            value_bits: $crate::arch::level::kernel!(@ $features
+                (panels: &mut [[f32; 16]], lines: &mut [$crate::arch::attend::Line], out: &mut $crate::arch::attend::encode::ValueScales) -> bool = $crate::arch::attend::bits::value_bits::<$dots>),
             decode: $crate::arch::level::kernel!(@ $features
                 (block: &$crate::arch::attend::HeadBlock, keys: &mut [[f32; 16]], values: &mut [[f32; 16]]) -> () = $crate::arch::attend::decode::decode::<$dots>),
         }

@@ -1,18 +1,21 @@
 //! Blocks of 64 tokens: their bytes, from rows to codes and back. docs/format.md has the format.
 //!
-//! One head takes [`Shape::head_lines`] lines of 64 bytes, and three more for each channel of K in 16 bits. Blocks are the
-//! same bytes in memory and in files.
+//! One head takes [`Shape::lines`] lines of 64 bytes, and in k8v4 three more for each channel of K in 16 bits. Their number tells
+//! the format. Blocks are the same bytes in memory and in files.
 
+use super::widths::{HeadWidths, Widths};
 use crate::arch;
 use crate::arch::attend::encode::{KeyRanges, ValueScales, at_least};
 use crate::arch::attend::lines::{WIDE_LINES, bytes, bytes_mut, shorts, shorts_mut, wides};
-use crate::arch::attend::{BLOCK, HeadBlock, Line, MOST_DIMS, VALUE_GROUP, Wide};
+use crate::arch::attend::{BLOCK, HeadBlock, Keys, Line, MOST_DIMS, VALUE_GROUP, Wide, bits};
 use crate::arch::estimates::{LANES, Shorts};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 use half::f16;
 use std::fmt;
 
+/// Lines of the scales and middles of V of all channels.
+const ROTATED_SCALE_LINES: usize = 2 * size_of::<[Shorts; BLOCK / LANES]>() / size_of::<Line>();
 /// Codes of K on either side of the middle.
 const KEY_CODES: f32 = 127.0;
 /// The same of a channel in 16 bits.
@@ -24,6 +27,19 @@ const WIDE_RANGE: f32 = 24.0;
 /// Most error of a group of V, as [`ValueScales::error`] has it. Of a bell curve it is 0.09, of a text whose tokens are all
 /// equal up to 0.7 in some group of SmolLM2, and 0.9 and more where one channel hides the others.
 const MOST_VALUE_ERROR: f32 = 0.7;
+
+/// Most error of V in 4 bits and rotated, which is that of all channels: four times that of a bell curve.
+const MOST_ROTATED_ERROR: f32 = 0.36;
+
+/// The formats of a head of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Format {
+    /// K in 8 bits, and V in 4.
+    #[default]
+    K8V4,
+    /// K in 2, 4 or 6 bits by channel, and V in 4 bits and rotated.
+    K4V4,
+}
 
 /// The sizes of a head of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +89,18 @@ impl Shape {
         self.dims
     }
 
+    /// Lines of codes of K in k4v4: 4 bits in the mean, or what 73 lines for 64 channels leave beside the other parts, 9.1 bits for
+    /// a number of K and one of V.
+    pub(super) fn bit_lines(self) -> usize {
+        let others = self.width_lines() + self.key_scale_lines() + self.value_lines() + ROTATED_SCALE_LINES;
+        let left = (73 * self.dims / BLOCK).saturating_sub(others);
+        left.clamp(self.dims / 2, 3 * self.dims / 4)
+    }
+
+    fn width_lines(self) -> usize {
+        (self.dims / 4).div_ceil(size_of::<Line>())
+    }
+
     fn value_lines(self) -> usize {
         self.groups() * BLOCK / 4
     }
@@ -86,15 +114,22 @@ impl Shape {
         2 * self.groups() * size_of::<[Shorts; BLOCK / LANES]>() / size_of::<Line>()
     }
 
-    /// Lines of a head without channels in 16 bits.
-    pub fn head_lines(self) -> usize {
-        self.key_lines() + self.key_scale_lines() + self.value_lines() + self.value_scale_lines()
+    /// Lines of a head, those of channels in 16 bits aside.
+    pub fn lines(self, format: Format) -> usize {
+        let both = self.key_scale_lines() + self.value_lines();
+        match format {
+            Format::K8V4 => self.key_lines() + both + self.value_scale_lines(),
+            Format::K4V4 => self.width_lines() + self.bit_lines() + both + ROTATED_SCALE_LINES,
+        }
     }
 
-    /// Whether a head may have so many lines.
-    pub fn is_head(self, lines: usize) -> bool {
-        let wide = lines.wrapping_sub(self.head_lines());
-        wide <= self.dims * WIDE_LINES && wide.is_multiple_of(WIDE_LINES)
+    /// The format of a head of so many lines; `None` where it cannot have them.
+    pub fn format_of(self, lines: usize) -> Option<Format> {
+        if lines == self.lines(Format::K4V4) {
+            return Some(Format::K4V4);
+        }
+        let wide = lines.checked_sub(self.lines(Format::K8V4))?;
+        (wide <= self.dims * WIDE_LINES && wide.is_multiple_of(WIDE_LINES)).then_some(Format::K8V4)
     }
 
     /// Checks the lines of a head that came from a file.
@@ -103,21 +138,30 @@ impl Shape {
         check(&self.view(self.parts(lines), &[]))
     }
 
-    /// The lines that any head has, and those of its channels in 16 bits.
+    /// The lines that any head of the format has, and those of its channels in 16 bits.
     pub(super) fn parts(self, lines: &[Line]) -> (&[Line], &[Line]) {
-        lines.split_at(self.head_lines())
+        lines.split_at(lines.len().min(self.lines(Format::K8V4)))
     }
 
     /// A head's lines, which are whole, and those of its channels in 16 bits.
     pub(super) fn view<'a>(self, (lines, wide): (&'a [Line], &'a [Line]), next: &'a [Line]) -> HeadBlock<'a> {
-        let (keys, rest) = lines.split_at(self.key_lines());
-        let (key_scales, rest) = rest.split_at(self.key_scale_lines());
-        let (values, rest) = rest.split_at(self.value_lines());
-        let value_scales = &rest[..self.value_scale_lines()];
-        let (key_scales, key_mids) = shorts(key_scales).split_at(self.lanes());
-        let (value_scales, value_mids) = shorts(value_scales).as_chunks().0.split_at(self.groups());
-        let wide = wides(wide);
-        HeadBlock { dims: self.dims, keys, key_scales, key_mids, values, value_scales, value_mids, wide, next }
+        let (keys, scales, lines) = match lines.len() == self.lines(Format::K8V4) {
+            true => {
+                let (codes, rest) = lines.split_at(self.key_lines());
+                let (scales, rest) = rest.split_at(self.key_scale_lines());
+                (Keys::Bytes { codes, wide: wides(wide) }, scales, rest)
+            }
+            false => {
+                let (widths, rest) = lines.split_at(self.width_lines());
+                let (scales, rest) = rest.split_at(self.key_scale_lines());
+                let (codes, rest) = rest.split_at(self.bit_lines());
+                (Keys::Bits { widths: &bytes(widths)[..self.dims / 4], codes }, scales, rest)
+            }
+        };
+        let (key_scales, key_mids) = shorts(scales).split_at(self.lanes());
+        let (values, rest) = lines.split_at(self.value_lines());
+        let (value_scales, value_mids) = shorts(rest).as_chunks().0.split_at(rest.len() / 4);
+        HeadBlock { dims: self.dims, keys, key_scales, key_mids, values, value_scales, value_mids, next }
     }
 }
 
@@ -136,11 +180,11 @@ impl Codes {
         if len == 0 {
             return Ok(());
         }
-        if !len.is_multiple_of(size_of::<Line>()) || !shape.is_head(lines) {
+        if !len.is_multiple_of(size_of::<Line>()) || shape.format_of(lines).is_none() {
+            let [least, more] = [Format::K4V4, Format::K8V4].map(|format| shape.lines(format) * size_of::<Line>());
             bail!(
                 Corrupt,
-                "a head of a quantised block has {len} bytes; {} and up to {} times {} more expected",
-                shape.head_lines() * size_of::<Line>(),
+                "a head of a quantised block has {len} bytes; {least}, or {more} and up to {} times {} more expected",
                 shape.dims,
                 size_of::<Wide>()
             );
@@ -161,9 +205,9 @@ impl Codes {
         Ok(Codes(memory::copied(lines)?))
     }
 
-    /// Whether the head is there.
-    pub(super) fn is_there(&self) -> bool {
-        !self.0.is_empty()
+    /// Its format; `None` where the head is not there.
+    pub fn format(&self, shape: Shape) -> Option<Format> {
+        shape.format_of(self.0.len())
     }
 
     /// See [`Shape::parts`].
@@ -208,21 +252,29 @@ impl Block {
         lines * size_of::<Line>() + self.0.capacity() * size_of::<Codes>()
     }
 
-    /// Encodes one head after another; `read` writes the dense rows of a head, `[token][dim]`.
+    /// Encodes one head after another; `read` writes the dense rows of a head, `[token][dim]`. Heads that fit k4v4 have it where
+    /// there are `widths`, which take note of the block.
     /// On an error, or where the block is unfit, nothing of it is of use.
     pub fn encode(
         &mut self,
         shape: Shape,
         heads: usize,
+        mut widths: Option<&mut Widths>,
         work: &mut EncodeWork,
         mut read: impl FnMut(usize, &mut [f32], &mut [f32]) -> Result<()>,
     ) -> Result<std::result::Result<(), Unfit>> {
         for (head, codes) in self.heads_mut(heads)?.iter_mut().enumerate() {
             let count = BLOCK * shape.dims;
             read(head, memory::at_least(&mut work.keys, count)?, memory::at_least(&mut work.values, count)?)?;
+            if let Some(widths) = &mut widths {
+                codes.clear(shape.lines(Format::K4V4))?;
+                if encode_bits(shape, widths.head(shape, (head, heads))?, work, &mut codes.0)? {
+                    continue;
+                }
+            }
             memory::cleared(&mut work.wide, shape.dims * WIDE_LINES)?;
-            codes.clear(shape.head_lines())?;
-            if let Err(unfit) = encode_head(shape, work, &mut codes.0)? {
+            codes.clear(shape.lines(Format::K8V4))?;
+            if let Err(unfit) = encode_bytes(shape, work, &mut codes.0)? {
                 return Ok(Err(unfit));
             }
             memory::reserve(&mut codes.0, work.wide.len())?;
@@ -238,24 +290,106 @@ pub struct EncodeWork {
     keys: Vec<f32>,
     values: Vec<f32>,
     padded: Vec<f32>,
+    /// `[token / 16][dim][token % 16]`.
+    panels: Vec<[f32; LANES]>,
     wide: Vec<Line>,
+    /// Numbers and codes of a head that gets fewer bits.
+    decoded: [Vec<[f32; LANES]>; 2],
+    narrowed: Codes,
 }
 
 impl EncodeWork {
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
-        let floats = self.keys.capacity() + self.values.capacity() + self.padded.capacity();
-        floats * size_of::<f32>() + self.wide.capacity() * size_of::<Line>()
+        let panels =
+            [&self.panels, &self.decoded[0], &self.decoded[1]].map(Vec::capacity).into_iter().sum::<usize>() * LANES;
+        let floats = self.keys.capacity() + self.values.capacity() + self.padded.capacity() + panels;
+        let lines = self.wide.capacity() + self.narrowed.0.capacity();
+        floats * size_of::<f32>() + lines * size_of::<Line>()
+    }
+
+    /// Encodes the numbers of a head's codes in k4v4. Returns whether they fit.
+    pub(super) fn narrow(&mut self, shape: Shape, codes: &HeadBlock<'_>, widths: &mut HeadWidths) -> Result<bool> {
+        let (dims, [k, v]) = (shape.dims, &mut self.decoded);
+        memory::resize(k, BLOCK / LANES * dims)?;
+        memory::resize(v, shape.groups() * 2 * BLOCK)?;
+        (arch::attend_kernels().decode)(codes, k, v);
+        let keys = memory::at_least(&mut self.keys, BLOCK * dims)?;
+        for (panel, rows) in k.chunks_exact(dims).zip(keys.chunks_exact_mut(LANES * dims)) {
+            for (token, row) in rows.chunks_exact_mut(dims).enumerate() {
+                row.iter_mut().zip(panel).for_each(|(x, lanes)| *x = lanes[token]);
+            }
+        }
+        let values = memory::at_least(&mut self.values, BLOCK * dims)?;
+        for (token, row) in values.chunks_exact_mut(dims).enumerate() {
+            let lanes = v.iter().skip(token).step_by(BLOCK);
+            row.chunks_mut(LANES).zip(lanes).for_each(|(to, lanes)| to.copy_from_slice(&lanes[..to.len()]));
+        }
+        let mut narrowed = std::mem::take(&mut self.narrowed);
+        narrowed.clear(shape.lines(Format::K4V4))?;
+        let is_fit = encode_bits(shape, widths, self, &mut narrowed.0);
+        self.narrowed = narrowed;
+        is_fit
+    }
+
+    /// What [`EncodeWork::narrow`] has encoded.
+    pub(super) fn narrowed(&self) -> &[Line] {
+        &self.narrowed.0
     }
 }
 
-/// Encodes rows `[token][dim]` of a head; lines are zero. Channels in 16 bits go to `wide`, which has room.
-fn encode_head(shape: Shape, work: &mut EncodeWork, lines: &mut [Line]) -> Result<std::result::Result<(), Unfit>> {
+/// Encodes rows `[token][dim]` of a head in k4v4; lines are zero. Returns whether the block fits.
+fn encode_bits(shape: Shape, widths: &mut HeadWidths, work: &mut EncodeWork, lines: &mut [Line]) -> Result<bool> {
+    let (width_lines, rest) = lines.split_at_mut(shape.width_lines());
+    let (key_scales, rest) = rest.split_at_mut(shape.key_scale_lines());
+    let (key_lines, rest) = rest.split_at_mut(shape.bit_lines());
+    let (value_lines, value_scales) = rest.split_at_mut(shape.value_lines());
+    let (scales, mids) = shorts_mut(key_scales).as_flattened_mut().split_at_mut(shape.lanes() * LANES);
+    let kernels = arch::attend_kernels();
+    let EncodeWork { keys, values, padded, panels, .. } = work;
+    let rows = whole_rows(keys, shape.dims, LANES, padded)?;
+    let (stride, [mut low, mut high, mut size]) = (rows.len() / BLOCK, [[0.0f32; MOST_DIMS]; 3]);
+    let mut ranges = KeyRanges { low: &mut low[..stride], high: &mut high[..stride], size: &mut size[..stride] };
+    if !(kernels.key_ranges)(rows, &mut ranges) || !widths.see(shape, &ranges) {
+        return Ok(false);
+    }
+    let [mut inverse, mut middle] = [[0.0f32; MOST_DIMS]; 2];
+    for (at, (channel, bits)) in widths.channels().enumerate() {
+        let (low, high, codes) = (low[channel], high[channel], (1 << (bits - 1)) as f32);
+        let mid = f16::from_f32(low + (high - low) * (codes / (2.0 * codes - 1.0)));
+        middle[at] = mid.to_f32();
+        let reach = ((middle[at] - low) / codes).max((high - middle[at]) / (codes - 1.0));
+        let Some(scale) = at_least(reach).filter(|_| mid.is_finite()) else { return Ok(false) };
+        inverse[at] = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
+        (scales[at], mids[at]) = (scale.to_le_bytes(), mid.to_le_bytes());
+    }
+    let panels = memory::at_least(panels, BLOCK / LANES * shape.dims)?;
+    to_panels(keys, shape.dims, panels);
+    (kernels.key_bits)(panels, &widths.plan(&middle[..shape.dims], &inverse[..shape.dims]), key_lines);
+    to_panels(values, shape.dims, panels);
+    let (scales, mids) = shorts_mut(value_scales).as_flattened_mut().split_at_mut(BLOCK);
+    let mut out = ValueScales { scales, mids, error: 0.0 };
+    let is_fit = (kernels.value_bits)(panels, value_lines, &mut out) && out.error <= MOST_ROTATED_ERROR;
+    bytes_mut(width_lines)[..shape.dims / 4].copy_from_slice(widths.bytes());
+    Ok(is_fit)
+}
+
+/// Rows `[token][dim]` to panels `[token / 16][dim][token % 16]`.
+fn to_panels(rows: &[f32], dims: usize, panels: &mut [[f32; LANES]]) {
+    for (rows, panel) in rows.chunks_exact(LANES * dims).zip(panels.chunks_exact_mut(dims)) {
+        for (token, row) in rows.chunks_exact(dims).enumerate() {
+            panel.iter_mut().zip(row).for_each(|(to, x)| to[token] = *x);
+        }
+    }
+}
+
+/// Encodes rows `[token][dim]` of a head in k8v4; lines are zero. Channels in 16 bits go to `wide`, which has room.
+fn encode_bytes(shape: Shape, work: &mut EncodeWork, lines: &mut [Line]) -> Result<std::result::Result<(), Unfit>> {
     let (key_lines, rest) = lines.split_at_mut(shape.key_lines());
     let (key_scales, rest) = rest.split_at_mut(shape.key_scale_lines());
     let (value_lines, value_scales) = rest.split_at_mut(shape.value_lines());
     let (scales, mids) = shorts_mut(key_scales).as_flattened_mut().split_at_mut(shape.lanes() * LANES);
-    let EncodeWork { keys, values, padded, wide } = work;
+    let EncodeWork { keys, values, padded, wide, .. } = work;
     let rows = whole_rows(keys, shape.dims, LANES, padded)?;
     if let Err(unfit) = encode_keys(shape.dims, rows, key_lines, scales, mids, wide) {
         return Ok(Err(unfit));
@@ -356,7 +490,8 @@ fn encode_wide(keys: impl Iterator<Item = f32>, channel: usize, scale: f16, wide
     wide.extend_from_slice(&lines);
 }
 
-/// CORRUPT: if a scale is negative or not finite, or a channel in 16 bits does not exist or does not ascend.
+/// CORRUPT: if a scale is negative or not finite, a channel in 16 bits does not exist or does not ascend, or widths are not those of
+/// so many lines.
 fn check(block: &HeadBlock) -> Result<()> {
     let halves =
         |shorts: &[Shorts]| shorts.iter().flatten().map(|bytes| f16::from_le_bytes(*bytes)).all(f16::is_finite);
@@ -374,8 +509,29 @@ fn check(block: &HeadBlock) -> Result<()> {
     if let Some((_, name)) = [lists[0], lists[2]].into_iter().find(|(list, _)| !signs(list)) {
         bail!(Corrupt, "a {name} is negative");
     }
+    let wide = match block.keys {
+        Keys::Bytes { wide, .. } => wide,
+        Keys::Bits { widths, codes } => {
+            let all = (0..block.dims).map(|d| bits::width(widths, d).unwrap_or(0) as usize);
+            let counts = bits::WIDTHS.map(|bits| all.clone().filter(|width| *width == bits as usize).count());
+            let lines = all.sum::<usize>() / 8;
+            if counts.iter().sum::<usize>() != block.dims
+                || counts.iter().any(|count| count % 4 > 0)
+                || lines != codes.len()
+            {
+                bail!(
+                    Corrupt,
+                    "{counts:?} of {} channels of K have {:?} bits; multiples of 4 in {} lines expected",
+                    block.dims,
+                    bits::WIDTHS,
+                    codes.len()
+                );
+            }
+            &[]
+        }
+    };
     let mut next = 0;
-    for wide in block.wide {
+    for wide in wide {
         let (channel, scale) = (usize::from(u16::from_le_bytes(wide.channel)), f16::from_le_bytes(wide.scale));
         if channel < next || channel >= block.dims || !scale.is_finite() || scale.is_sign_negative() {
             bail!(Corrupt, "channel {channel} in 16 bits, with a scale of {scale}; of {} channels", block.dims);

@@ -1,10 +1,11 @@
 //! The blocks of a layer, and which of their heads are in memory and which in a file alone.
 
 use super::basis::Basis;
-use super::block::{Block, Codes, Shape};
+use super::block::{Block, Codes, EncodeWork, Format, Shape};
 use super::gist::{Gist, Gists};
 use super::offload::{Known, Offloaded, SketchWork};
 use super::slots::Slots;
+use super::widths::Widths;
 use crate::arch::attend::lines::bytes;
 use crate::arch::attend::{BLOCK, HeadBlock, Line};
 use crate::status::Result;
@@ -24,11 +25,22 @@ pub struct Cell {
     pub offloaded: Option<Box<Offloaded>>,
 }
 
+/// Codes in a slot of those of their format.
+#[derive(Debug)]
+struct Own {
+    format: Format,
+    /// In k8v4, since k4v4 does not hold the numbers.
+    is_unfit: bool,
+    slot: u32,
+    /// Of channels in 16 bits, which few blocks have.
+    wide: Vec<Line>,
+}
+
 /// Codes in memory.
 #[derive(Debug)]
 enum Here {
-    /// In a slot; and those of channels in 16 bits, which few blocks have.
-    Own(u32, Vec<Line>),
+    /// In memory of their own.
+    Own(Own),
     /// In a block of the base, by its number.
     Base(u32),
 }
@@ -59,6 +71,11 @@ impl Cell {
         matches!(self.here, Some(Here::Base(_)))
     }
 
+    /// Whether its codes in memory may have fewer bits.
+    fn is_wide(&self) -> bool {
+        matches!(self.here, Some(Here::Own(Own { format: Format::K8V4, is_unfit: false, .. })))
+    }
+
     /// Whether its codes are in a file alone.
     pub fn is_away(&self) -> bool {
         self.here.is_none() && self.offloaded.is_some()
@@ -71,7 +88,7 @@ impl Cell {
 
     fn wide_bytes(&self) -> usize {
         match &self.here {
-            Some(Here::Own(_, wide)) => wide.capacity() * size_of::<Line>(),
+            Some(Here::Own(Own { wide, .. })) => wide.capacity() * size_of::<Line>(),
             _ => 0,
         }
     }
@@ -98,8 +115,10 @@ pub struct Blocks {
     cells: Vec<Cell>,
     /// The greatest share of attention of a row that each of these got lately; 1 of a new one.
     scores: Vec<f32>,
-    /// The codes in memory.
-    slots: Slots,
+    /// The codes in memory, of each format.
+    slots: [Slots; 2],
+    /// A head in k4v4 is there, or has been.
+    is_rotated: bool,
     /// For each head the blocks whose codes are in memory, ascending.
     here: Vec<Vec<u32>>,
     /// For each head the blocks whose codes are in a file alone, ascending.
@@ -122,7 +141,8 @@ impl Blocks {
         list: Vec::new(),
         cells: Vec::new(),
         scores: Vec::new(),
-        slots: Slots::NONE,
+        slots: [Slots::NONE, Slots::NONE],
+        is_rotated: false,
         here: Vec::new(),
         away: Vec::new(),
         wide_bytes: 0,
@@ -175,8 +195,18 @@ impl Blocks {
     }
 
     /// Bytes of memory of a block of so many heads whose codes are in memory, none of their channels in 16 bits.
-    pub fn block_bytes(shape: Shape, heads: usize) -> usize {
-        heads * (Slots::slot_bytes(shape.head_lines()) + CELL_BYTES) + size_of::<Placed>()
+    pub fn block_bytes(shape: Shape, format: Format, heads: usize) -> usize {
+        heads * (Slots::slot_bytes(shape.lines(format)) + CELL_BYTES) + size_of::<Placed>()
+    }
+
+    /// Whether heads in memory have k4v4.
+    pub fn has_few(&self) -> bool {
+        self.slots[Format::K4V4 as usize].bytes() > 0
+    }
+
+    /// Whether V of some heads may be rotated.
+    pub(super) fn is_rotated(&self) -> bool {
+        self.is_rotated
     }
 
     /// Bytes of memory of a block of so many heads whose codes are in a file alone, and those of its sketches.
@@ -187,7 +217,7 @@ impl Blocks {
 
     /// Bytes of codes.
     pub fn code_bytes(&self) -> usize {
-        self.slots.bytes() + self.wide_bytes
+        self.slots.iter().map(Slots::bytes).sum::<usize>() + self.wide_bytes
     }
 
     /// Bytes of sketches.
@@ -216,12 +246,18 @@ impl Blocks {
     /// Appends a block, for which there is room in the lists, from a logical position on, of whose tokens some are left.
     /// OUT_OF_MEMORY: nothing has changed.
     pub fn push(&mut self, block: &Block, first: u32, live: u64) -> Result<()> {
-        self.slots.reserve(self.shape.head_lines(), block.heads().len())?;
-        let (number, before) = (self.list.len(), self.cells.len());
+        let (number, before, shape) = (self.list.len(), self.cells.len(), self.shape);
+        for format in [Format::K8V4, Format::K4V4] {
+            let own = block.heads().iter().filter(|codes| codes.format(shape) == Some(format)).count();
+            self.slots[format as usize].reserve(shape.lines(format), own)?;
+        }
         for codes in block.heads() {
-            let wide = codes.is_there().then(|| memory::copied(codes.parts(self.shape).1)).transpose();
-            match wide {
-                Ok(wide) => put(&mut self.cells, Cell { here: wide.map(|wide| Here::Own(0, wide)), offloaded: None }),
+            let here = codes.format(shape).map(|format| {
+                let wide = memory::copied(codes.parts(shape).1)?;
+                Ok(Here::Own(Own { format, is_unfit: false, slot: 0, wide }))
+            });
+            match here.transpose() {
+                Ok(here) => put(&mut self.cells, Cell { here, offloaded: None }),
                 Err(refused) => {
                     self.cells.truncate(before);
                     return Err(refused);
@@ -230,8 +266,9 @@ impl Blocks {
         }
         for (head, (cell, codes)) in (0..).zip(self.cells[before..].iter_mut().zip(block.heads())) {
             put(&mut self.scores, 1.0);
-            if let Some(Here::Own(slot, _)) = &mut cell.here {
-                *slot = self.slots.push((number as u32, head), codes.parts(self.shape).0);
+            if let Some(Here::Own(own)) = &mut cell.here {
+                own.slot = self.slots[own.format as usize].push((number as u32, head), codes.parts(shape).0);
+                self.is_rotated |= own.format == Format::K4V4;
             }
         }
         put(&mut self.list, Placed { first, live, place: None, ticket: 0, tile: None });
@@ -246,6 +283,7 @@ impl Blocks {
             put(&mut self.cells, Cell { here: Some(Here::Base(of_base)), offloaded: None });
             put(&mut self.scores, 1.0);
         }
+        self.is_rotated |= self.base.as_ref().is_some_and(|base| base.is_rotated);
         put(&mut self.list, Placed { first, live, place: None, ticket: 0, tile: None });
         self.list_heads_from(number);
     }
@@ -288,7 +326,7 @@ impl Blocks {
                 left += 1;
             }
         }
-        self.slots.give_back();
+        self.give_back();
         self.list.truncate(left);
         self.cells.truncate(left * heads);
         self.scores.truncate(left * heads);
@@ -298,11 +336,11 @@ impl Blocks {
     /// Frees the slot of a head of a block.
     fn free_slot(&mut self, block: usize, head: usize) {
         let heads = self.heads();
-        let Some(Here::Own(freed, _)) = self.cells[block * heads + head].here.take() else { return };
-        if let Some((block, head)) = self.slots.remove(freed)
-            && let Some(Here::Own(slot, _)) = &mut self.cells[block as usize * heads + head as usize].here
+        let Some(Here::Own(Own { format, slot, .. })) = self.cells[block * heads + head].here.take() else { return };
+        if let Some((block, head)) = self.slots[format as usize].remove(slot)
+            && let Some(Here::Own(moved)) = &mut self.cells[block as usize * heads + head as usize].here
         {
-            *slot = freed;
+            moved.slot = slot;
         }
     }
 
@@ -321,8 +359,8 @@ impl Blocks {
             for (head, cell) in cells.iter().enumerate() {
                 *wide_bytes += cell.wide_bytes();
                 *sketch_bytes += cell.sketch_bytes();
-                if let Some(Here::Own(slot, _)) = cell.here {
-                    slots.own(slot, (at, head as u32));
+                if let Some(Here::Own(own)) = &cell.here {
+                    slots[own.format as usize].own(own.slot, (at, head as u32));
                 }
                 match cell {
                     _ if cell.is_here() => put(&mut here[head], at),
@@ -377,12 +415,16 @@ impl Blocks {
 
     /// A head of a block has come back to memory; it stays in the file alone where there is no room for its codes.
     pub fn arrive(&mut self, block: u32, head: usize, codes: &Codes) -> Result<()> {
-        if !self.cell(block, head).is_here() {
-            self.slots.reserve(self.shape.head_lines(), 1)?;
+        if let (false, Some(format)) = (self.cell(block, head).is_here(), codes.format(self.shape)) {
+            let slots = &mut self.slots[format as usize];
+            slots.reserve(self.shape.lines(format), 1)?;
             let (lines, wide) = codes.parts(self.shape);
             let wide = memory::copied(wide)?;
-            let slot = self.slots.push((block, head as u32), lines);
-            self.change(block, head, |all| all.cell_mut(block, head).here = Some(Here::Own(slot, wide)));
+            let slot = slots.push((block, head as u32), lines);
+            self.is_rotated |= format == Format::K4V4;
+            self.change(block, head, |all| {
+                all.cell_mut(block, head).here = Some(Here::Own(Own { format, is_unfit: false, slot, wide }))
+            });
         }
         Ok(())
     }
@@ -399,9 +441,52 @@ impl Blocks {
         was
     }
 
+    /// Whether a head of a block may have fewer bits: not where the file has it, or is about to, which may have others that memory
+    /// has not.
+    pub fn may_narrow(&self, block: u32, head: usize) -> bool {
+        self.list[block as usize].place.is_none() && self.cell(block, head).is_wide()
+    }
+
+    /// Gives a head of a block that is in memory fewer bits, if it fits them. On an error it has its bits still.
+    pub fn narrow(&mut self, block: u32, head: usize, widths: &mut Widths, work: &mut EncodeWork) -> Result<()> {
+        let (shape, heads) = (self.shape, self.heads());
+        let Some(codes) = self.view(block, head, &[]).filter(|_| self.may_narrow(block, head)) else {
+            return Ok(());
+        };
+        let widths = widths.head(shape, (head, heads))?;
+        if !work.narrow(shape, &codes, widths)? {
+            if let Some(Here::Own(own)) = &mut self.cell_mut(block, head).here {
+                own.is_unfit = true;
+            }
+            return Ok(());
+        }
+        let slots = &mut self.slots[Format::K4V4 as usize];
+        slots.reserve(shape.lines(Format::K4V4), 1)?;
+        let slot = slots.push((block, head as u32), work.narrowed());
+        self.is_rotated = true;
+        self.change(block, head, |all| {
+            all.free_slot(block as usize, head);
+            let own = Own { format: Format::K4V4, is_unfit: false, slot, wide: Vec::new() };
+            all.cell_mut(block, head).here = Some(Here::Own(own));
+        });
+        Ok(())
+    }
+
+    /// Bytes that all heads in memory would take less in fewer bits.
+    pub fn narrowing_bytes(&self) -> usize {
+        if self.slots[Format::K8V4 as usize].bytes() == 0 {
+            return 0;
+        }
+        let [most, least] = [Format::K8V4, Format::K4V4].map(|format| Slots::slot_bytes(self.shape.lines(format)));
+        let new = self.list.iter().zip(self.cells.chunks_exact(self.heads().max(1)));
+        let wide =
+            new.filter(|(placed, _)| placed.place.is_none()).flat_map(|(_, cells)| cells).filter(|cell| cell.is_wide());
+        wide.map(|cell| most - least + cell.wide_bytes()).sum()
+    }
+
     /// Returns the memory of heads that have left.
     pub fn give_back(&mut self) {
-        self.slots.give_back();
+        self.slots.iter_mut().for_each(Slots::give_back);
     }
 
     /// A block is on its way to a place in the file, by a write of this number.
@@ -434,6 +519,7 @@ impl Blocks {
     /// Takes what is known of a head of a block in the file.
     fn know(&mut self, block: u32, head: usize, known: Option<Known>) {
         let offloaded = known.map(|(offloaded, gist)| {
+            self.is_rotated |= self.shape.format_of(offloaded.lines as usize) == Some(Format::K4V4);
             self.gists.set(block as usize, head, &gist);
             offloaded
         });
@@ -525,7 +611,7 @@ impl Blocks {
     /// The lines of a head of a block that is in memory, and those of its channels in 16 bits.
     fn parts(&self, block: u32, head: usize) -> Option<(&[Line], &[Line])> {
         match self.cell(block, head).here.as_ref()? {
-            Here::Own(slot, wide) => Some((self.slots.lines(*slot), wide)),
+            Here::Own(own) => Some((self.slots[own.format as usize].lines(own.slot), &own.wide)),
             Here::Base(block) => self.base.as_ref()?.parts(*block, head),
         }
     }

@@ -2,12 +2,22 @@
 
 use super::step::{FEW_ROWS, Run, Step, Unit, Work};
 use super::tokens::Tile;
-use crate::arch::attend::{BLOCK, HeadBlock, QUERIES, VALUE_GROUP, sums_len};
+use crate::arch::attend::{BLOCK, HeadBlock, Keys, QUERIES, VALUE_GROUP, sums_len};
 use crate::arch::estimates::LANES;
 use crate::arch::{self, Product};
 use crate::layout::{self, Head, TokenRange};
 use crate::status::Result;
 use std::ops::Range;
+
+/// The numbers of a tile in the panels of the working memory.
+#[derive(Clone, Copy)]
+pub(super) struct Panels {
+    tokens: usize,
+    /// A bit for each.
+    live: u64,
+    /// The first of a query vector's sums that V is added to.
+    sums: usize,
+}
 
 /// See [`Run::raw`].
 type RawTile<'a> = (Head<'a>, TokenRange, (usize, u64));
@@ -18,7 +28,8 @@ impl Run<'_> {
         if let Some((from, range, tokens)) = self.raw(unit, tile, head)? {
             layout::keys_to_panels(&from, range, &mut work.keys);
             layout::values_to_panels(&from, range, &mut work.values, tokens.0);
-            self.fold_floats(unit, Tile::Raw(tile), head, tokens, work);
+            let panels = Panels { tokens: tokens.0, live: tokens.1, sums: 0 };
+            self.fold_floats(unit, Tile::Raw(tile), head, panels, work);
         }
         Ok(())
     }
@@ -68,24 +79,30 @@ impl Run<'_> {
         }
         if self.step.queries.rows > FEW_ROWS {
             (self.kernels.decode)(block, &mut work.keys, &mut work.values);
-            self.fold_floats(unit, tile, head, (BLOCK, live), work);
+            let sums = if block.is_rotated() { sums_len(shape.dims) } else { 0 };
+            self.fold_floats(unit, tile, head, Panels { tokens: BLOCK, live, sums }, work);
         } else {
             self.places(tile, live, work);
-            let (lanes, len) = (shape.lanes() * LANES, sums_len(shape.dims));
-            let Work { queries, running, sums, logits, places, scratch: Some(scratch), .. } = work else {
+            let (lanes, len) = (shape.lanes() * LANES, self.len);
+            let Work { queries, sorted, running, sums, logits, places, scratch: Some(scratch), .. } = work else {
                 return Ok(());
             };
+            let mut queries = &queries[range.start * lanes..range.end * lanes];
+            if let Keys::Bits { widths, .. } = block.keys {
+                sorted.sort(head, widths, queries, lanes)?;
+                queries = &sorted.queries;
+            }
             let logits = logits.as_chunks_mut::<BLOCK>().0;
             let vectors =
                 running[range.clone()].chunks_mut(QUERIES).zip(sums[range.start * len..].chunks_mut(QUERIES * len));
-            for (first, (running, sums)) in (range.start..).step_by(QUERIES).zip(vectors) {
+            for (first, (running, sums)) in (0..).step_by(QUERIES).zip(vectors) {
                 let some = running.len();
                 let mut rows = [&[][..]; QUERIES];
                 rows.iter_mut().zip(queries[first * lanes..].chunks_exact(lanes)).for_each(|(to, row)| *to = row);
                 let logits = &mut logits[..some];
                 (self.kernels.logits)(block, &rows[..some], logits, scratch);
                 for (i, logits) in logits.iter_mut().enumerate() {
-                    self.adjust(self.vector(unit, first + i).0, tile, live, places, logits);
+                    self.adjust(self.vector(unit, range.start + first + i).0, tile, live, places, logits);
                 }
                 (self.kernels.values)(block, logits, running, &mut sums[..some * len], scratch);
             }
@@ -129,18 +146,12 @@ impl Run<'_> {
         stride
     }
 
-    /// Folds a tile of a KV head, so many tokens whose numbers are in the panels of the working memory.
-    pub(super) fn fold_floats(
-        &self,
-        unit: &Unit,
-        tile: Tile,
-        head: usize,
-        (tokens, live): (usize, u64),
-        work: &mut Work,
-    ) {
+    /// Folds a tile of a KV head.
+    fn fold_floats(&self, unit: &Unit, tile: Tile, head: usize, panels: Panels, work: &mut Work) {
+        let Panels { tokens, live, sums: first } = panels;
         let stride = self.float_logits(unit, tile, head, (tokens, live), work);
         let (shape, range) = (self.tokens.shape, self.vectors(unit, head));
-        let (len, count, value_panels) = (sums_len(shape.dims), range.len(), shape.groups() * VALUE_GROUP / LANES);
+        let (len, count, value_panels) = (self.len, range.len(), shape.groups() * VALUE_GROUP / LANES);
         let Work { running, sums, logits, values, products, zeros, .. } = work;
         let (running, sums) = (&mut running[range.clone()], &mut sums[range.start * len..range.end * len]);
         let logits = &mut logits[..count * stride];
@@ -155,7 +166,7 @@ impl Run<'_> {
         let products = &mut products[..count * value_panels];
         (arch::kernels().product)(&product, products);
         for (sums, products) in sums.chunks_exact_mut(len).zip(products.chunks_exact(value_panels)) {
-            sums.iter_mut().zip(products.as_flattened()).for_each(|(sum, x)| *sum += x);
+            sums[first..].iter_mut().zip(products.as_flattened()).for_each(|(sum, x)| *sum += x);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::block::Codes;
 use super::offload::Reads;
+use super::widths::Squares;
 use crate::arch::attend::Running;
 use crate::status::{Error, Result};
 use crate::sys::memory;
@@ -34,6 +35,8 @@ pub struct Arrived {
 pub struct Found {
     /// One for each head of a block that was attended to, in each part that did. Some are missing where memory was refused.
     pub masses: Vec<Mass>,
+    /// Of queries.
+    pub squares: Squares,
     /// Codes that came from a file.
     pub arrived: Vec<Arrived>,
     /// Blocks and heads that the file has no more.
@@ -53,6 +56,7 @@ impl Found {
     /// Nothing is found.
     pub(super) fn clear(&mut self) {
         self.masses.clear();
+        self.squares.clear();
         self.arrived.clear();
         self.lost.clear();
         (self.reads, self.failure) = (Reads::default(), None);
@@ -82,6 +86,7 @@ impl Found {
             }
         }
         append(&mut self.masses, other.masses);
+        self.squares.join(&other.squares);
         append(&mut self.arrived, other.arrived);
         append(&mut self.lost, other.lost);
         self.reads.add(&other.reads);

@@ -1,4 +1,4 @@
-//! Attention over blocks of 64 tokens, K in 8 bits and V in 4 bits (docs/format.md), and over the tokens that are not in
+//! Attention over blocks of 64 tokens, K in 8 or about 4 bits and V in 4 (docs/format.md), and over the tokens that are not in
 //! blocks yet.
 
 mod basis;
@@ -15,10 +15,11 @@ mod sketch;
 mod slots;
 mod step;
 mod tokens;
+mod widths;
 
 pub use crate::arch::attend::BLOCK;
 pub use basis::Basis;
-pub use block::{Block, Codes, EncodeWork, Shape, Unfit};
+pub use block::{Block, Codes, EncodeWork, Format, Shape, Unfit};
 pub use blocks::{Blocks, Cell, Placed};
 pub use found::{Arrived, Found, Mass};
 pub use gist::{Gist, Set};
@@ -28,6 +29,7 @@ pub use round::{MOST_PARTS, Round};
 pub use sketch::{NO_SKETCH, Sketch};
 pub use step::{FEW_ROWS, Mask, Step, Work, WorkPool, attend};
 pub use tokens::Tokens;
+pub use widths::{Squares, Widths};
 
 #[cfg(test)]
 pub(crate) mod tests;

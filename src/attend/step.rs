@@ -12,7 +12,7 @@ use super::queries::Queries;
 use super::round::{MOST_PARTS, Partial, Round, RoundShape, share};
 use super::tokens::Tokens;
 use crate::arch;
-use crate::arch::attend::{AttendKernels, BLOCK, Running, Scratch, finish, sums_len};
+use crate::arch::attend::{AttendKernels, BLOCK, Running, Scratch, bits, finish, sums_len};
 use crate::arch::estimates::LANES;
 use crate::dtype::convert::{Endian, first_not_finite, widen};
 use crate::status::{Result, bail};
@@ -74,6 +74,7 @@ pub struct Step<'a> {
 #[derive(Default)]
 pub struct Work {
     pub(super) queries: Vec<f32>,
+    pub(super) sorted: Sorted,
     pub(super) running: Vec<Running>,
     /// The softmax of raw tokens alone, where other parts fold them.
     pub(super) raw: Vec<Running>,
@@ -91,6 +92,42 @@ pub struct Work {
     /// What the part leaves, and what the last one merges.
     left: Partial,
     merged: Vec<Partial>,
+}
+
+/// Query vectors of a KV head in the order of codes.
+#[derive(Default)]
+pub(super) struct Sorted {
+    head: usize,
+    /// None before the first.
+    widths: Vec<u8>,
+    pub(super) queries: Vec<f32>,
+}
+
+impl Sorted {
+    /// Sorts query vectors of whole lanes in the order of the codes of K of these widths.
+    pub(super) fn sort(&mut self, head: usize, widths: &[u8], queries: &[f32], lanes: usize) -> Result<()> {
+        if self.head == head && self.widths == widths && self.queries.len() == queries.len() {
+            return Ok(());
+        }
+        memory::resize(&mut self.widths, widths.len())?;
+        memory::resize(&mut self.queries, queries.len())?;
+        self.head = head;
+        self.widths.copy_from_slice(widths);
+        for (to, from) in self.queries.chunks_exact_mut(lanes).zip(queries.chunks_exact(lanes)) {
+            to.iter_mut().zip(bits::order(widths)).for_each(|(to, channel)| *to = from[channel]);
+            to[4 * widths.len()..].fill(0.0);
+        }
+        Ok(())
+    }
+
+    /// Others are queried.
+    fn clear(&mut self) {
+        self.widths.clear();
+    }
+
+    fn bytes(&self) -> usize {
+        self.widths.capacity() + bytes_of(&self.queries)
+    }
 }
 
 /// Working memory that no part has. Parts of all layers take turns in it.
@@ -228,7 +265,8 @@ pub fn attend(
     };
     let wait = tokens.source.map_or(Duration::ZERO, |source| source.wait * step.queries.rows as u32);
     let deadline = round.begin((part, parts), shape, wait)?;
-    let run = Run { tokens, step, kernels: arch::attend_kernels(), group: step.queries.heads / tokens.kv_heads() };
+    let len = sums_len(step.queries.dims) * if tokens.blocks.is_rotated() { 2 } else { 1 };
+    let run = Run { tokens, step, kernels: arch::attend_kernels(), group: step.queries.heads / tokens.kv_heads(), len };
     work.found = Found::default();
     let partial = match run.part((part as usize, parts as usize), deadline, work, write) {
         Ok(partial) => partial,
@@ -261,6 +299,8 @@ pub(super) struct Run<'a> {
     pub(super) kernels: &'static AttendKernels,
     /// Query heads of a KV head.
     pub(super) group: usize,
+    /// Floats of a query vector's sums.
+    pub(super) len: usize,
 }
 
 impl Run<'_> {
@@ -281,6 +321,7 @@ impl Run<'_> {
                 let (head, row) = (at / units, at % units * most);
                 let unit = Unit { head, heads: 1, row, rows: most.min(rows - row) };
                 self.load(&unit, work)?;
+                self.learn(&unit, &work.queries, &mut work.found);
                 self.seen_tiles(&unit).try_for_each(|tile| self.fold_raw(&unit, tile, head, work))?;
                 self.seen_here(&unit, head).try_for_each(|at| self.fold_here(&unit, head, at, work))?;
                 self.choose_away(&unit, head, work)?;
@@ -368,14 +409,14 @@ impl Run<'_> {
 
     /// Nothing is summed by the query vectors of a KV head.
     fn begin_piece(&self, unit: &Unit, head: usize, work: &mut Work) {
-        let (range, len) = (self.vectors(unit, head), sums_len(self.tokens.shape.dims));
+        let (range, len) = (self.vectors(unit, head), self.len);
         work.running[range.clone()].fill(Running::default());
         work.sums[range.start * len..range.end * len].fill(0.0);
     }
 
     /// Leaves what the query vectors of a KV head have summed to be merged.
     fn end_piece(&self, unit: &Unit, head: usize, work: &Work, left: &mut Partial) -> Result<()> {
-        let (range, len) = (self.vectors(unit, head), sums_len(self.tokens.shape.dims));
+        let (range, len) = (self.vectors(unit, head), self.len);
         self.check_sums(unit, range.start, &work.running[range.clone()])?;
         memory::reserve_amortized(&mut left.running, range.len())?;
         memory::reserve_amortized(&mut left.sums, range.len() * len)?;
@@ -404,7 +445,7 @@ impl Run<'_> {
         write: &mut dyn FnMut(usize, usize, &[f32]),
     ) {
         let unit = Unit { head: 0, heads: self.tokens.kv_heads(), row: 0, rows: self.step.queries.rows };
-        let (len, vectors) = (sums_len(self.tokens.shape.dims), unit.rows * self.group);
+        let (len, vectors) = (self.len, unit.rows * self.group);
         (0..unit.heads).for_each(|head| self.begin_piece(&unit, head, work));
         for is_here in [true, false] {
             for part in &*left {
@@ -418,6 +459,8 @@ impl Run<'_> {
                 }
             }
         }
+        // All parts have loaded the same.
+        self.learn(&unit, &work.queries, found);
         for part in left {
             part.shares.weigh(|head| self.vectors(&unit, head), &work.running, found);
         }
@@ -427,7 +470,7 @@ impl Run<'_> {
     /// Writes the rows of a unit.
     fn finish(&self, unit: &Unit, sums: &mut [f32], running: &[Running], write: &mut dyn FnMut(usize, usize, &[f32])) {
         let dims = self.tokens.shape.dims;
-        for (at, (sums, running)) in sums.chunks_exact_mut(sums_len(dims)).zip(running).enumerate() {
+        for (at, (sums, running)) in sums.chunks_exact_mut(self.len).zip(running).enumerate() {
             let (row, head) = self.vector(unit, at);
             finish(dims, sums);
             let (mut factor, mut sum) = (1.0, running.sum);
@@ -454,14 +497,25 @@ impl Run<'_> {
         (head - unit.head) * count..(head - unit.head + 1) * count
     }
 
+    /// Takes note of the queries of a unit.
+    fn learn(&self, unit: &Unit, queries: &[f32], found: &mut Found) {
+        let (dims, lanes) = (self.tokens.shape.dims, self.tokens.shape.lanes() * LANES);
+        for head in (unit.head..unit.head + unit.heads).filter(|_| self.tokens.learns) {
+            let range = self.vectors(unit, head);
+            let vectors = queries[range.start * lanes..range.end * lanes].chunks_exact(lanes).map(|row| &row[..dims]);
+            found.squares.add((head, self.tokens.kv_heads()), dims, vectors);
+        }
+    }
+
     /// Checks the mask of a unit, reads its queries, times the factor of logits, and begins their sums.
     fn load(&self, unit: &Unit, work: &mut Work) -> Result<()> {
         let (shape, scale, queries) = (self.tokens.shape, self.step.scale(), &self.step.queries);
         let (dims, lanes) = (shape.dims, shape.lanes() * LANES);
-        work.fit(shape, unit.heads * unit.rows * self.group, unit.rows * self.group)?;
+        work.fit(shape, (unit.heads * unit.rows * self.group, unit.rows * self.group), self.len)?;
         work.running.fill(Running::default());
         work.sums.fill(0.0);
         work.raw.clear();
+        work.sorted.clear();
         work.shares.clear();
         work.reads.clear();
         if let Some(mask) = &self.step.mask {
@@ -505,7 +559,11 @@ impl Run<'_> {
 impl Work {
     /// Bytes of memory.
     fn bytes(&self) -> usize {
-        let others = bytes_of(&self.raw) + bytes_of(&self.places) + self.shares.bytes() + self.reads.bytes();
+        let others = bytes_of(&self.raw)
+            + bytes_of(&self.places)
+            + self.sorted.bytes()
+            + self.shares.bytes()
+            + self.reads.bytes();
         self.steady_bytes() + others + self.scratch.as_ref().map_or(0, |_| size_of::<Scratch>())
     }
 
@@ -516,12 +574,12 @@ impl Work {
         floats + panels + bytes_of(&self.running)
     }
 
-    /// Makes room for so many query vectors, and for the logits of so many that share a KV head.
-    fn fit(&mut self, shape: Shape, count: usize, sharing: usize) -> Result<()> {
+    /// Makes room for so many query vectors, their sums of `len` numbers, and for the logits of so many that share a KV head.
+    fn fit(&mut self, shape: Shape, (count, sharing): (usize, usize), len: usize) -> Result<()> {
         let (lanes, panels) = (shape.lanes() * LANES, shape.groups() * 2);
         memory::resize(&mut self.queries, count * lanes)?;
         memory::resize(&mut self.running, count)?;
-        memory::resize(&mut self.sums, count * sums_len(shape.dims))?;
+        memory::resize(&mut self.sums, count * len)?;
         memory::resize(&mut self.logits, sharing * BLOCK)?;
         memory::resize(&mut self.keys, PANELS * shape.dims)?;
         memory::resize(&mut self.values, panels * BLOCK)?;

@@ -1,5 +1,6 @@
 //! Blocks against a model of their format in f64.
 
+pub(crate) mod bits;
 mod gist;
 mod sketch;
 mod steps;
@@ -7,7 +8,7 @@ mod steps;
 use super::*;
 use crate::arch;
 use crate::arch::attend::encode::{KeyRanges, ValueScales};
-use crate::arch::attend::{Line, Running, Scratch, finish, sums_len};
+use crate::arch::attend::{Keys, Line, Running, Scratch, finish, sums_len};
 use crate::common::Noise;
 use crate::dtype::Dtype;
 use crate::status::Status;
@@ -18,8 +19,13 @@ fn many(noise: &mut Noise, count: usize) -> Vec<f32> {
     (0..count).map(|_| noise.wide()).collect()
 }
 
-/// Encodes one head of rows `[token][dim]`.
+/// Encodes one head of rows `[token][dim]` in k8v4.
 fn encoded(dims: usize, keys: &[f32], values: &[f32]) -> Result<Codes, Unfit> {
+    encoded_by(dims, None, keys, values)
+}
+
+/// The same, in k4v4 where there are widths and it fits.
+fn encoded_by(dims: usize, widths: Option<&mut Widths>, keys: &[f32], values: &[f32]) -> Result<Codes, Unfit> {
     let shape = Shape::new(dims).unwrap();
     let read = |_: usize, k: &mut [f32], v: &mut [f32]| {
         k.copy_from_slice(keys);
@@ -27,7 +33,7 @@ fn encoded(dims: usize, keys: &[f32], values: &[f32]) -> Result<Codes, Unfit> {
         Ok(())
     };
     let mut block = Block::default();
-    block.encode(shape, 1, &mut EncodeWork::default(), read).unwrap()?;
+    block.encode(shape, 1, widths, &mut EncodeWork::default(), read).unwrap()?;
     Ok(std::mem::take(&mut block.heads_mut(1).unwrap()[0]))
 }
 
@@ -38,6 +44,9 @@ fn of_bytes(shape: Shape, bytes: &[u8]) -> crate::status::Result<Codes> {
 
 /// The numbers of a head by docs/format.md: K and V as `[token][dim]`.
 pub(crate) fn by_format(dims: usize, bytes: &[u8]) -> (Vec<f64>, Vec<f64>) {
+    if let Some(numbers) = bits::by_format(dims, bytes) {
+        return numbers;
+    }
     let half = |at: usize| f64::from(f16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let lanes = dims.div_ceil(16) * 16;
     let scales = 64 * dims;
@@ -114,11 +123,13 @@ fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
 /// Bytes that an encoder in another language wrote by docs/format.md.
 #[test]
 fn blocks_are_the_bytes_of_an_independent_encoder() {
-    for (name, dims) in [("d64", 64), ("d80", 80), ("wide", 64)] {
+    let all = [("d64", 64), ("d80", 80), ("wide", 64), ("bits64", 64), ("bits80", 80), ("bits256", 256)];
+    for (name, dims) in all {
         let read = |end: &str| std::fs::read(format!("testdata/attend/{name}.{end}")).unwrap();
         let rows: Vec<f32> = read("rows.f32").as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
         let (keys, values) = rows.split_at(64 * dims);
-        let block = encoded(dims, keys, values).unwrap();
+        let mut widths = Widths::default();
+        let block = encoded_by(dims, name.starts_with("bits").then_some(&mut widths), keys, values).unwrap();
         assert!(block.bytes() == read("block"), "{name}");
         let shape = Shape::new(dims).unwrap();
         let of_file = of_bytes(shape, &read("block")).unwrap();
@@ -241,7 +252,7 @@ fn channels_in_16_bits_are_read_as_the_format_has_them() {
     };
     let status = |bytes: &[u8]| of_bytes(shape, bytes).map(|_| ()).map_err(|e| e.status());
     let all = with(&(0..64).collect::<Vec<_>>()).unwrap();
-    assert_eq!((status(all.bytes()), all.bytes().len()), (Ok(()), shape.head_lines() * 64 + 64 * 192));
+    assert_eq!((status(all.bytes()), all.bytes().len()), (Ok(()), shape.lines(Format::K8V4) * 64 + 64 * 192));
     let block = with(&[5, 40]).unwrap();
     let [first, second] = [384, 192].map(|back| block.bytes().len() - back + 128);
     for (at, channel, is_right) in [
@@ -264,20 +275,21 @@ proptest! {
     fn every_level_attends_to_the_same_bits(
         seed in any::<u64>(), dims in prop::sample::select(vec![8usize, 24, 64, 72, 128, 512]), count in 1usize..=4,
         peak in prop::sample::select(vec![f32::NEG_INFINITY, -5.0, 3.0, 60.0]), size in prop::sample::select(vec![0.0f32, 1e-30, 0.1, 3.0, 1e4]),
-        wide in any::<bool>(),
+        wide in any::<bool>(), is_few in any::<bool>(),
     ) {
         let mut noise = Noise(seed);
         let (mut keys, values) = (many(&mut noise, 64 * dims), many(&mut noise, 64 * dims));
         if wide {
             keys.iter_mut().skip(dims / 2).step_by(dims).for_each(|x| *x *= 500.0);
         }
-        let block = encoded(dims, &keys, &values).unwrap();
+        let mut widths = Widths::default();
+        let block = encoded_by(dims, is_few.then_some(&mut widths), &keys, &values).unwrap();
         let (shape, lanes) = (Shape::new(dims).unwrap(), dims.div_ceil(16) * 16);
+        let len = sums_len(dims) * if is_few { 2 } else { 1 };
         let queries: Vec<Vec<f32>> = (0..count)
             .map(|_| (0..lanes).map(|d| if d < dims { noise.wide() * size } else { 0.0 }).collect())
             .collect();
-        let rows: Vec<&[f32]> = queries.iter().map(Vec::as_slice).collect();
-        let sums: Vec<f32> = many(&mut noise, count * sums_len(dims));
+        let sums: Vec<f32> = many(&mut noise, count * len);
         let whole = |rows: &[f32], width: usize| -> Vec<f32> {
             let padding = dims.next_multiple_of(width) - dims;
             rows.chunks_exact(dims).flat_map(|row| row.iter().copied().chain(vec![0.5; padding])).collect()
@@ -295,9 +307,15 @@ proptest! {
             assert!((kernels.value_codes)(&value_rows, shape.groups(), &mut v, &mut out));
             let mut codes: Vec<u32> = [out.error].into_iter().chain(low).chain(high).chain(size).map(f32::to_bits).collect();
             codes.extend(k.iter().chain(&v).flat_map(|line| line.0).map(u32::from));
+            codes.extend(bits::of_kernels(kernels, dims, &keys, &values, seed as usize));
             let mut scratch = Scratch::default();
             let (mut logits, mut running) = (vec![[0.0; 64]; count], vec![Running { peak, sum: 2.5, skipped: 0.0 }; count]);
             let mut sums = sums.clone();
+            let sorted: Vec<Vec<f32>> = match block.view(shape).keys {
+                Keys::Bytes { .. } => queries.clone(),
+                Keys::Bits { widths, .. } => queries.iter().map(|row| bits::sorted(widths, row)).collect(),
+            };
+            let rows: Vec<&[f32]> = sorted.iter().map(Vec::as_slice).collect();
             (kernels.logits)(&block.view(shape), &rows, &mut logits, &mut scratch);
             let first = logits.clone();
             logits[0][13] = f32::NEG_INFINITY;
@@ -321,7 +339,7 @@ proptest! {
         // than 8 times that. V is within 8 times its scale of the middle.
         let head = block.view(shape);
         let (mut weights, mut running) = (logits.clone(), vec![Running { peak, sum: 2.5, skipped: 0.0 }; count]);
-        let (mut sums, len) = (vec![0.0; count * sums_len(dims)], sums_len(dims));
+        let mut sums = vec![0.0; count * len];
         (arch::attend_kernels().values)(&head, &mut weights, &mut running, &mut sums, &mut Scratch::default());
         let most = |weights: &[f32]| weights.iter().copied().fold(0.0f32, f32::max);
         let is_fine = weights.iter().zip(&running).any(|(w, running)| most(w) * 8.0 > running.sum);
@@ -329,7 +347,9 @@ proptest! {
         for (weights, sums) in weights.iter().zip(sums.chunks_exact_mut(len)).filter(|_| is_read) {
             finish(dims, sums);
             for d in 0..dims {
-                let scale = |t: usize| f64::from(f16::from_le_bytes(head.value_scales[d / 32].as_flattened()[t]));
+                // The errors of all channels that a rotation has joined.
+                let (group, joined) = if head.is_rotated() { (0, (1 << dims.trailing_zeros()) as f64) } else { (d / 32, 1.0) };
+                let scale = |t: usize| f64::from(f16::from_le_bytes(head.value_scales[group].as_flattened()[t])) * joined.sqrt() * 1.5;
                 let weight = |t: usize| f64::from(weights[t]);
                 let exact: f64 = (0..64).map(|t| weight(t) * v[t * dims + d]).sum();
                 let largest = (0..64).map(|t| weight(t) * scale(t)).fold(0.0, f64::max);
@@ -338,11 +358,11 @@ proptest! {
                 prop_assert!((f64::from(sums[d]) - exact).abs() <= bound, "{d}: {} and {exact}, not within {bound}", sums[d]);
             }
         }
-        // Logits are within the rounding of queries to 13 bits of their largest product with a scale.
+        // Logits are within the rounding of queries to 13 or 7 bits of their largest product with a scale.
         for (query, logits) in queries.iter().zip(&logits) {
             let exact: Vec<f64> = k.chunks_exact(dims).map(|k| k.iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum()).collect();
             let size: f64 = k.chunks_exact(dims).map(|k| k.iter().zip(query).map(|(k, q)| (k * f64::from(*q)).abs()).fold(0.0, f64::max)).fold(0.0, f64::max);
-            let bound = size * dims as f64 / 8126.0 + 1e-30;
+            let bound = size * dims as f64 / if head.is_rotated() { 254.0 } else { 8126.0 } + 1e-30;
             for (x, y) in logits.iter().zip(&exact) {
                 prop_assert!((f64::from(*x) - y).abs() <= bound, "{x} {y} {bound}");
             }

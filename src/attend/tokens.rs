@@ -18,6 +18,8 @@ pub struct Tokens<'a> {
     pub source: Option<Source<'a>>,
     /// Whether the step finds how much attention each block gets.
     pub weighs: bool,
+    /// Steps find the squares of queries.
+    pub learns: bool,
     /// The cache of the others.
     pub cache: CacheRef<'a>,
     /// Tokens in the cache, those of the step included.

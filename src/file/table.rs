@@ -324,7 +324,8 @@ pub fn read_tile(bytes: &[u8], blocks: u32, shape: Shape, heads: usize) -> Resul
                 0 => None,
                 _ => Some(read_head(&mut reader, lines)?),
             };
-            let is_within = |head: &Offloaded| shape.is_head(head.lines as usize) && head.bytes().end <= u64::from(len);
+            let is_within =
+                |head: &Offloaded| shape.format_of(head.lines as usize).is_some() && head.bytes().end <= u64::from(len);
             if found.as_ref().is_some_and(|(head, _)| !is_within(head)) {
                 bail!(Corrupt, "head {head} of a block at {start} has {lines} lines");
             }

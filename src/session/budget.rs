@@ -1,7 +1,7 @@
 //! The budget of a session's caches in bytes, and what each layer does to hold its share.
 //!
-//! The mildest step that holds is taken: tokens stay raw while they fit, then K has 8 bits and V 4, then the blocks that got
-//! the least attention lately go to a file, and where there is none, or it is full, they are dropped, head by head. The first
+//! The mildest step that holds is taken: tokens stay raw while they fit, then K has 8 bits and V 4, then both 4 in the blocks that
+//! got the least attention lately, and in new ones, then these go to a file, and where there is none, or it is full, they are dropped, head by head. The first
 //! tokens, the newest and pinned ones stay. Layers with a window get what they need; the others have shares by their tokens' sizes,
 //! so that none takes another's.
 
@@ -111,7 +111,9 @@ pub enum Rung {
     #[default]
     Raw,
     /// Tokens are in 8 and 4 bits.
-    Quantised,
+    K8V4,
+    /// Some have fewer bits.
+    K4V4,
     /// Some are in a file alone.
     File,
     /// Some were dropped.
@@ -123,7 +125,8 @@ impl Rung {
     pub fn name(self) -> &'static str {
         match self {
             Rung::Raw => "raw",
-            Rung::Quantised => "quantised",
+            Rung::K8V4 => "k8v4",
+            Rung::K4V4 => "k4v4",
             Rung::File => "file",
             Rung::Dropping => "dropping",
         }
@@ -139,7 +142,7 @@ numbers! {
     }
     bytes budget_bytes: "the budget",
     tokens raw_tokens: "of a chat that half of the budget holds at least, raw; 0 before the first begin",
-    tokens quantised_tokens: "of a chat that the budget holds at least in 8 and 4 bits, likewise",
+    tokens quantised_tokens: "of a chat that the budget holds in k4v4, likewise",
     bytes bytes: "raw_bytes + block_bytes + working_bytes",
     bytes raw_bytes: "raw tokens in the host's buffers, with padding; of a loaded layer before its begin, without",
     bytes block_bytes: "blocks, and what is known of those in the file",
@@ -421,7 +424,8 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, tier: Option<&Tier>, working
             _ if ladder.has_dropped() => Rung::Dropping,
             [] => Rung::Raw,
             _ if file_tokens > 0 => Rung::File,
-            _ => Rung::Quantised,
+            _ if blocks.has_few() => Rung::K4V4,
+            _ => Rung::K8V4,
         });
     }
     all

@@ -6,6 +6,7 @@ mod keys;
 mod outlook;
 mod warnings;
 
+use crate::attend::Format;
 use crate::json::{Brief, Json};
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -23,8 +24,8 @@ pub struct Config {
     pub eviction: Option<EvictionRules>,
     /// Compression of cold tokens.
     pub lossless: Option<LosslessRules>,
-    /// First layer whose tokens are quantised from the first on.
-    pub quant: Option<u32>,
+    /// First layer whose tokens are quantised from the first on, and their format.
+    pub quant: Option<(u32, Format)>,
     /// First tokens of a chat, which are never quantised.
     pub sink_tokens: u32,
     /// The budget.
@@ -44,17 +45,17 @@ pub struct MemoryRules {
     pub file_bytes: Option<u64>,
     /// Longest wait for blocks of the file, for each token of a step.
     pub wait: Duration,
-    /// Tokens are quantised from the beginning.
-    pub quantises: bool,
+    /// Tokens are quantised from the beginning, to this format.
+    pub quantises: Option<Format>,
 }
 
-/// How tokens of a layer are quantised: K in 8 bits and V in 4.
+/// How tokens of a layer are quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantRules {
     /// First tokens of a chat, which stay raw.
     pub sink_tokens: u32,
-    /// From the first token on that is no longer recent; else once raw tokens exceed the budget.
-    pub always: bool,
+    /// From the first token on that is no longer recent, to this format; else once raw tokens exceed the budget.
+    pub always: Option<Format>,
     /// There is a budget.
     pub is_bounded: bool,
 }
@@ -158,8 +159,8 @@ impl Config {
     /// How the tokens of a layer are quantised; `None` where they stay raw.
     pub(super) fn quant_of(&self, layer: u32) -> Option<QuantRules> {
         let is_bounded = self.memory.is_some();
-        let always = self.quant.is_some_and(|first| layer >= first);
-        (always || is_bounded).then_some(QuantRules { sink_tokens: self.sink_tokens, always, is_bounded })
+        let always = self.quant.filter(|(first, _)| layer >= *first).map(|(_, format)| format);
+        (always.is_some() || is_bounded).then_some(QuantRules { sink_tokens: self.sink_tokens, always, is_bounded })
     }
 
     /// Parses the config of a model of `layers` layers. Keys of `defaults` hold where `config` has none. Empty text is
@@ -247,7 +248,7 @@ fn check(values: &Values) -> Result<()> {
     }
     let compresses = values.kv_lossless_enable && values.kv_lossless_runtime_enable;
     let memory = budget_bytes(values).is_some();
-    if (values.kv_quant || memory) && (values.kv_h2o_enable || compresses) {
+    if (values.kv_quant.is_some() || memory) && (values.kv_h2o_enable || compresses) {
         let other = if values.kv_h2o_enable { name::kv_h2o_enable } else { name::kv_lossless_enable };
         let own = if memory { name::kv_memory_mb } else { name::kv_quant };
         bail!(
@@ -310,15 +311,13 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
     })
 }
 
-fn quant(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Option<u32>> {
-    if !values.kv_quant {
-        return Ok(None);
-    }
+fn quant(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Option<(u32, Format)>> {
+    let Some(format) = values.kv_quant else { return Ok(None) };
     let (first_layer, key) = (values.kv_quant_layer_start, name::kv_quant_layer_start);
     if first_layer >= layers {
         warnings.push(format_args!("{key} is {first_layer} and the model has {layers} layers: none is quantised"))?;
     }
-    Ok(Some(first_layer.min(layers)))
+    Ok(Some((first_layer.min(layers), format)))
 }
 
 /// Bytes of a number of MB, at least one; 0 = none.

@@ -237,8 +237,10 @@ impl Layer {
         self.chunk = 0;
         let (attends, rows, window) = (self.attends(), self.rows, self.window.map(|window| window.tokens));
         let weighs = self.quant.as_ref().is_some_and(Quant::weighs);
+        let learns = self.quant.as_ref().is_some_and(Quant::learns);
         let step = self.step_mut()?;
-        (step.rows, step.attends, step.weighs, step.window) = (rows, attends, weighs, window);
+        (step.rows, step.attends, step.window) = (rows, attends, window);
+        (step.weighs, step.learns) = (weighs, learns);
         step.file = tier.filter(|_| attends).and_then(Tier::source);
         *self.slot.lock()? = Some(self.step.clone());
         Ok(())

@@ -1,4 +1,4 @@
-//! Tokens of a layer in 8 and 4 bits: blocks that have left the host's cache, and that attention reads as they are.
+//! Tokens of a layer in fewer bits: blocks that have left the host's cache, and that attention reads as they are.
 //!
 //! [`Layer::quantise`] encodes tokens that are no longer recent, and closes the cache up behind them; with a budget once the raw
 //! tokens take more than the layer's share, which [`budget`](super::budget) then keeps. Nothing here fails a step: where memory
@@ -12,7 +12,7 @@ use super::budget::{Ladder, Share};
 use super::config::{Config, QuantRules};
 use super::layer::Layer;
 use super::tokens::Tokens;
-use crate::attend::{BLOCK, Shape, Unfit};
+use crate::attend::{Arrived, BLOCK, Blocks, Format, Found, Shape, Unfit, Widths};
 use crate::bytes::{Reader, push_number};
 use crate::layout::{Cache, Pair, Rows};
 use crate::status::{Result, bail};
@@ -38,6 +38,8 @@ pub(super) struct QuantStats {
     pub blocks: u64,
     /// Blocks that stayed raw, since a number is not finite or codes would be too far from the numbers.
     pub unfit: u64,
+    /// Heads of blocks in k8v4 that were to have k4v4.
+    pub k8v4: u64,
     /// Attempts that were given up, since memory was refused.
     pub failures: u64,
     /// Nanoseconds of making blocks.
@@ -60,6 +62,9 @@ pub(super) struct Quant {
     turn: u32,
     /// Blocks in a row that were too far from their numbers.
     poor: u32,
+    /// Of new blocks, where they fit it.
+    format: Format,
+    widths: Widths,
     /// `None` where blocks are made.
     stays_raw: Option<WhyRaw>,
     /// The last begin was refused memory.
@@ -69,12 +74,14 @@ pub(super) struct Quant {
 }
 
 /// What a chat file has of a layer's quantisation.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct QuantState {
     poor: u32,
     stays_raw: Option<WhyRaw>,
     /// See [`Ladder::gone`].
     gone: [u64; 2],
+    format: Format,
+    widths: Widths,
 }
 
 impl QuantState {
@@ -88,7 +95,12 @@ impl QuantState {
             other => bail!(Corrupt, "{other} says why it stays raw; 0 to 2 expected"),
         };
         let gone = [reader.number("dropped tokens")?, reader.number("dropped tokens")?];
-        Ok(QuantState { poor, stays_raw, gone })
+        let format = match reader.byte("the format of new blocks")? {
+            0 => Format::K8V4,
+            1 => Format::K4V4,
+            other => bail!(Corrupt, "{other} is the format of new blocks; 0 or 1 expected"),
+        };
+        Ok(QuantState { poor, stays_raw, gone, format, widths: Widths::read(reader)? })
     }
 }
 
@@ -99,6 +111,7 @@ struct Rest {
     held: u32,
     poor: u32,
     unfit: u64,
+    k8v4: u64,
 }
 
 impl Quant {
@@ -109,6 +122,8 @@ impl Quant {
             rules,
             turn: number % TURNS,
             poor: 0,
+            format: rules.always.unwrap_or_default(),
+            widths: Widths::default(),
             stays_raw: None,
             is_short: false,
             counts: QuantStats::default(),
@@ -124,29 +139,49 @@ impl Quant {
 
     /// Whether tokens are quantised that are no longer recent.
     fn has_begun(&self, tokens: &Tokens) -> bool {
-        self.rules.always || !tokens.blocks.list().is_empty() || self.ladder.has_dropped()
+        self.rules.always.is_some() || !tokens.blocks.list().is_empty() || self.ladder.has_dropped()
     }
 
     /// Appends what a chat file keeps: nothing of a layer that stays raw.
     pub(super) fn put(quant: Option<&Quant>, out: &mut Vec<u8>) -> Result<()> {
-        let state = quant.map_or(QuantState::default(), |quant| QuantState {
-            poor: quant.poor,
-            stays_raw: quant.stays_raw,
-            gone: quant.ladder.gone(),
-        });
-        let why = match state.stays_raw {
+        let (poor, stays_raw, gone) =
+            quant.map_or((0, None, [0; 2]), |quant| (quant.poor, quant.stays_raw, quant.ladder.gone()));
+        let why = match stays_raw {
             None => 0,
             Some(WhyRaw::Layout) => 1,
             Some(WhyRaw::Error) => 2,
         };
-        let [dropped, let_go] = state.gone;
-        [state.poor.into(), why, dropped, let_go].into_iter().try_for_each(|number| push_number(out, number))
+        let [dropped, let_go] = gone;
+        [poor.into(), why, dropped, let_go].into_iter().try_for_each(|number| push_number(out, number))?;
+        memory::push(out, quant.map_or(Format::K8V4, |quant| quant.format) as u8)?;
+        quant.map_or(&Widths::default(), |quant| &quant.widths).put(out)
     }
 
     /// Takes what a chat file has.
     pub(super) fn take(&mut self, state: QuantState) {
         (self.poor, self.stays_raw) = (state.poor, state.stays_raw);
+        (self.widths, self.format) = (state.widths, self.format.max(state.format));
         self.ladder.take_gone(state.gone);
+    }
+
+    /// Takes what steps have found. Returns the blocks that came from the file.
+    pub(super) fn see(&mut self, blocks: &mut Blocks, found: &mut Found) -> Vec<Arrived> {
+        self.widths.queries.join(&found.squares);
+        found.squares.clear();
+        self.ladder.see(blocks, found)
+    }
+
+    /// Gives blocks fewer bits until all take `most` bytes, and new ones from then on.
+    pub(super) fn narrow(&mut self, blocks: &mut Blocks, most: usize) -> Result<()> {
+        if blocks.bytes() > most && self.ladder.narrow(blocks, most, &mut self.widths)? {
+            self.format = Format::K4V4;
+        }
+        Ok(())
+    }
+
+    /// Whether steps find what queries are like.
+    pub(super) fn learns(&self) -> bool {
+        self.stays_raw.is_none() && (self.weighs() || self.format == Format::K4V4) && self.widths.learns()
     }
 
     /// Whether steps find how much attention each block gets.
@@ -192,6 +227,7 @@ impl Quant {
     pub(super) fn reset(&mut self) {
         self.ladder.reset();
         (self.poor, self.stays_raw, self.is_short) = (0, None, false);
+        (self.format, self.widths) = (self.rules.always.unwrap_or_default(), Widths::default());
     }
 
     /// The first tokens of a chat stay raw, from before its first block on.
@@ -222,9 +258,15 @@ impl Quant {
     }
 
     /// Encodes blocks of tokens that are no longer recent; these are in the cache still.
-    fn encode(&self, shape: Shape, tokens: &mut Tokens, cache: &Cache<'_>, encoding: &mut Encoding) -> Result<Rest> {
+    fn encode(
+        &mut self,
+        shape: Shape,
+        tokens: &mut Tokens,
+        cache: &Cache<'_>,
+        encoding: &mut Encoding,
+    ) -> Result<Rest> {
         let (physical, held) = (tokens.lengths.physical, tokens.held);
-        let mut rest = Rest { slots: Vec::new(), held, poor: self.poor, unfit: 0 };
+        let mut rest = Rest { slots: Vec::new(), held, poor: self.poor, unfit: 0, k8v4: 0 };
         memory::push(&mut rest.slots, [0, held as i32])?;
         let (mut next, count) = (held, (physical - held - self.recent()) / BLOCK as u32);
         tokens.blocks.reserve(shape, cache.layout.rows().heads, count as usize)?;
@@ -239,9 +281,14 @@ impl Quant {
                 next += count as u32;
                 continue;
             }
-            match encoding.encode(shape, &cache.as_ref(), next)? {
+            let widths = (self.format == Format::K4V4).then_some(&mut self.widths);
+            match encoding.encode(shape, widths, &cache.as_ref(), next)? {
                 Ok(block) => {
                     tokens.blocks.push(block, first as u32, u64::MAX)?;
+                    if self.format == Format::K4V4 {
+                        let wide = block.heads().iter().filter(|codes| codes.format(shape) == Some(Format::K8V4));
+                        rest.k8v4 += wide.count() as u64;
+                    }
                     rest.poor = 0;
                 }
                 Err(why) => {
@@ -294,6 +341,7 @@ impl Layer {
         quant.poor = rest.poor;
         quant.counts.blocks += made as u64;
         quant.counts.unfit += rest.unfit;
+        quant.counts.k8v4 += rest.k8v4;
         if rest.poor == MOST_POOR {
             quant.stays_raw = Some(WhyRaw::Error);
         }

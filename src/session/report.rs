@@ -115,6 +115,7 @@ fn lengths(metrics: &mut Metrics, layers: &[&Layer]) -> Result<()> {
         metrics.quant_bytes = count(|c| c.bytes);
         metrics.quant_block_count = count(|c| c.blocks);
         metrics.quant_unfit_block_count = count(|c| c.unfit);
+        metrics.quant_k8v4_count = count(|c| c.k8v4);
         metrics.quant_failure_count = count(|c| c.failures);
         metrics.quant_begin_us = us(count(|c| c.begin_ns));
     }

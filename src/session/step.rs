@@ -28,6 +28,8 @@ pub(super) struct Step {
     pub(super) window: Option<u32>,
     /// The step finds how much attention each block gets.
     pub(super) weighs: bool,
+    /// And what queries are like.
+    pub(super) learns: bool,
     pub(super) file: Option<File>,
     /// How attention is summed; `None` where nothing is scored.
     pub(super) wanted: Option<Wanted>,
@@ -44,6 +46,7 @@ impl Step {
             attends: false,
             window: None,
             weighs: false,
+            learns: false,
             file: None,
             wanted: None,
             sums: Sums::default(),
@@ -107,6 +110,7 @@ impl Step {
             blocks,
             source: file.map(|((file, wait), basis)| Source { file, basis, wait: *wait }),
             weighs: self.weighs,
+            learns: self.learns,
             cache: *cache,
             raw: kv_len as usize,
             missing: self.tokens.missing(),

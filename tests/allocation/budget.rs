@@ -2,7 +2,7 @@
 
 use super::counting_allocator::{allocations, held_by_all};
 use super::{common, packing};
-use mnnkv::attend::{Queries, Shape, Step};
+use mnnkv::attend::{Format, Queries, Shape, Step};
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{Cache, CacheRef, Layout};
 use mnnkv::session::{Host, Session};
@@ -78,15 +78,19 @@ fn a_budget_counts_what_is_allocated_for_blocks_sketches_and_attention() {
         let mut words = |bytes: usize| -> Vec<u8> {
             (0..bytes / 2).flat_map(|_| (0x3400 | random.next() as u16 & 0x80FF).to_le_bytes()).collect()
         };
-        let (mut key, mut value) = (words(layout.key_bytes()), words(layout.value_bytes()));
+        let (keys, values) = (words(layout.key_bytes()), words(layout.value_bytes()));
+        let (mut key, mut value) = (keys.clone(), values.clone());
         let queries = words(HEADS * DIMS * 2);
-        let config = format!(r#"{{"kv_memory_bytes": 3000000, "kv_quant": "k8v4"{file}}}"#);
+        let config = format!(r#"{{"kv_memory_bytes": 3000000, "kv_quant": "k4v4"{file}}}"#);
         let host = Host { attends: true };
         let session = Session::with_host(config.as_bytes(), b"", 1, 1, host).unwrap();
         let (mut kv_len, mut before) = (0, 0);
         for step in 0..if file.is_empty() { 50 } else { 400 } {
             let begun = session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), kv_len).unwrap();
             kv_len = begun.kv_len + 64;
+            // What begin has released is zero.
+            key.copy_from_slice(&keys);
+            value.copy_from_slice(&values);
             if begun.attends {
                 let cache = CacheRef::new(&layout, &key, &value).unwrap();
                 session.attend(0, (&cache, kv_len), &one_row(&queries), (0, 1), &mut |_, _, _| {}).unwrap();
@@ -98,7 +102,9 @@ fn a_budget_counts_what_is_allocated_for_blocks_sketches_and_attention() {
             assert_eq!(stats.dropped_tokens, 0);
             // Codes are in pages of their own, not in memory of the allocator.
             let tokens = session.metrics(None).unwrap().quant_tokens as u64;
-            let codes = (tokens - stats.file_tokens) * (HEADS * Shape::new(DIMS).unwrap().head_lines()) as u64;
+            let lines = HEADS * Shape::new(DIMS).unwrap().lines(Format::K4V4);
+            assert_eq!(session.metrics(None).unwrap().quant_k8v4_count, 0.0);
+            let codes = (tokens - stats.file_tokens) * lines as u64;
             let counted = (stats.block_bytes + stats.working_bytes - codes) as isize;
             if step < 5 {
                 before = held_by_all() - counted;

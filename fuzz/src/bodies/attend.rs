@@ -79,11 +79,12 @@ pub fn attend(data: &[u8]) {
 
 impl Chat {
     fn new(given: &mut Given<'_>) -> Option<Self> {
-        let (choice, sinks) = (given.below(4), given.below(20));
+        let (choice, sinks) = (given.below(5), given.below(20));
         let path = ChatPath::new();
         let budget = 1000 * given.from(500, 900);
         let keys = match choice {
             0 => r#""kv_quant":"k8v4""#.to_owned(),
+            4 => r#""kv_quant":"k4v4""#.to_owned(),
             3 => format!(
                 r#""kv_memory_bytes":{budget},"kv_memory_wait_us":10000000,"kv_memory_file":"{}""#,
                 path.0.to_str().expect("Unicode")
@@ -96,7 +97,7 @@ impl Chat {
         let spec = Spec { key: given.pick(&dtypes).into(), value: given.pick(&dtypes).into(), ..float };
         let mut chat = Chat {
             json: format!(r#"{{"kv_quant_sink_tokens":{sinks},{keys}}}"#),
-            has_budget: choice > 0,
+            has_budget: (1..4).contains(&choice),
             has_begun: false,
             attends: false,
             session: null_mut(),
@@ -363,7 +364,8 @@ impl Chat {
         for (row, head) in (0..rows).flat_map(|row| (0..self.heads).map(move |head| (row, head))) {
             let at = (row as u64 * by_row + u64::from(head) * by_head) as usize / 4;
             for x in &self.output[at..][..step.head_dim as usize] {
-                assert!(x.abs() <= most * 1.04 + 0.01, "row {row}, head {head}: {x}; V is up to {most}");
+                // Errors of rotated V are those of all channels.
+                assert!(x.abs() <= most * 2.0 + 0.01, "row {row}, head {head}: {x}; V is up to {most}");
             }
         }
     }

@@ -64,6 +64,15 @@ macro_rules! dots {
                     let from: *const __m256i = from.0.as_ptr().cast();
                     [_mm256_load_si256(from), _mm256_load_si256(from.add(1))]
                 };
+                fn raw(from: &Line) -> Self::Bytes = Self::keys(from);
+                fn part<const SHIFT: i32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes = {
+                    let mask = _mm256_set1_epi8(mask as i8);
+                    halves!(|i| _mm256_and_si256(_mm256_srli_epi16::<SHIFT>(bytes[i]), mask))
+                };
+                fn above(high: Self::Bytes, low: Self::Bytes) -> Self::Bytes = {
+                    halves!(|i| _mm256_or_si256(_mm256_slli_epi16::<4>(high[i]), low[i]))
+                };
+                fn store(bytes: Self::Bytes, to: &mut Line) = Self::line(bytes, to);
                 fn nibbles(from: &Line) -> [Self::Bytes; 2] = {
                     let (both, high) = (Self::keys(from), _mm256_set1_epi8(-16));
                     [
@@ -104,8 +113,8 @@ macro_rules! dots {
                     _mm256_store_si256(to.add(1), x[1]);
                 };
                 fn words(from: &Line) -> Self::Ints = Self::keys(from);
-                fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
-                    halves!(|i| _mm256_srli_epi32::<24>(_mm256_slli_epi32::<SHIFT>(x[i])))
+                fn field<const UP: i32, const DOWN: i32>(x: Self::Ints) -> Self::Ints = {
+                    halves!(|i| _mm256_srli_epi32::<DOWN>(_mm256_slli_epi32::<UP>(x[i])))
                 };
                 fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
                     halves!(|i| _mm256_srai_epi32::<28>(_mm256_slli_epi32::<SHIFT>(x[i])))

@@ -23,6 +23,14 @@ impl Dots for Vnni512 {
         fn highest(x: Self::Floats) -> f32 = _mm512_reduce_max_ps(x);
         fn total(ints: Self::Ints) -> i32 = _mm512_reduce_add_epi32(ints);
         fn keys(from: &Line) -> Self::Bytes = _mm512_load_si512(from.0.as_ptr().cast());
+        fn raw(from: &Line) -> Self::Bytes = Self::keys(from);
+        fn part<const SHIFT: i32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes = {
+            _mm512_and_si512(_mm512_srlv_epi16(bytes, _mm512_set1_epi16(SHIFT as i16)), _mm512_set1_epi8(mask as i8))
+        };
+        fn above(high: Self::Bytes, low: Self::Bytes) -> Self::Bytes = {
+            _mm512_or_si512(_mm512_slli_epi16::<4>(high), low)
+        };
+        fn store(bytes: Self::Bytes, to: &mut Line) = _mm512_store_si512(to.0.as_mut_ptr().cast(), bytes);
         fn nibbles(from: &Line) -> [Self::Bytes; 2] = {
             let (both, high) = (_mm512_load_si512(from.0.as_ptr().cast()), _mm512_set1_epi8(-16));
             [_mm512_and_si512(_mm512_slli_epi16::<4>(both), high), _mm512_and_si512(both, high)]
@@ -47,8 +55,8 @@ impl Dots for Vnni512 {
         };
         fn line(x: Self::Ints, to: &mut Line) = _mm512_store_si512(to.0.as_mut_ptr().cast(), x);
         fn words(from: &Line) -> Self::Ints = _mm512_load_si512(from.0.as_ptr().cast());
-        fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
-            _mm512_srli_epi32::<24>(_mm512_sllv_epi32(x, _mm512_set1_epi32(SHIFT)))
+        fn field<const UP: i32, const DOWN: i32>(x: Self::Ints) -> Self::Ints = {
+            _mm512_srlv_epi32(_mm512_sllv_epi32(x, _mm512_set1_epi32(UP)), _mm512_set1_epi32(DOWN))
         };
         fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
             _mm512_srai_epi32::<28>(_mm512_sllv_epi32(x, _mm512_set1_epi32(SHIFT)))

@@ -5,7 +5,7 @@ use crate::arch::estimates::Sixteen;
 use half::f16;
 
 /// Codes of V below the middle, and one less above it.
-const VALUE_CODES: f32 = 8.0;
+pub(super) const VALUE_CODES: f32 = 8.0;
 /// Two's complement of codes that count from 8 up.
 const SIGNS: u8 = 0x88;
 
@@ -22,7 +22,7 @@ pub struct ValueScales<'a> {
 }
 
 /// Distances below this share of a middle do not count: those of f16 are as large.
-const LEAST_ERROR: f32 = 1.0 / 4096.0;
+pub(super) const LEAST_ERROR: f32 = 1.0 / 4096.0;
 
 /// The least f16 that is not below a number, which is not negative; `None` above all.
 pub fn at_least(x: f32) -> Option<f16> {

@@ -1,5 +1,5 @@
-//! Attention over blocks of 64 tokens with K in 8 bits and V in 4 bits (docs/format.md): logits from the codes of K, and
-//! sums of V weighted by integers. Both products are products of bytes, summed without rounding.
+//! Attention over blocks of 64 tokens, k8v4 and k4v4 (docs/format.md): logits from the codes of K, and sums of V weighted by
+//! integers. Both products are products of bytes, summed without rounding.
 //!
 //! Each kernel is written once, over 16 lanes. A level implements [`Dots`] for its instructions; arrays define every
 //! operation. Lanes never mix except in [`Sixteen::sum`], whose order is fixed, and no product is fused with a sum that
@@ -9,6 +9,7 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+pub mod bits;
 pub(super) mod decode;
 pub mod encode;
 pub(super) mod keys;
@@ -22,6 +23,7 @@ pub(super) mod softmax;
 pub(super) mod values;
 
 use super::estimates::{LANES, Shorts, Sixteen};
+use bits::KeyBits;
 use encode::{KeyRanges, ValueScales};
 use plain::Plain;
 
@@ -55,23 +57,54 @@ pub const KEY_ZERO: i32 = 128;
 pub struct HeadBlock<'a> {
     /// Elements of K and of V of a token.
     pub dims: usize,
-    /// `[token / 16][dim / 4][token % 16][dim % 4]`, codes of K.
-    pub keys: &'a [Line],
-    /// Scale and middle of each channel of K in f16, little endian; channels behind the last are 0, to whole lanes.
+    /// Codes of K.
+    pub keys: Keys<'a>,
+    /// Scale and middle of each channel of K in f16, little endian, in the order of its codes; those behind the last are 0, to
+    /// whole lanes.
     pub key_scales: &'a [Shorts],
     /// See `key_scales`.
     pub key_mids: &'a [Shorts],
     /// `[group of 32 channels][token / 4][channel % 16][token % 4]`: codes of the group's first 16 channels in the lower
     /// half of each byte, of the others in the upper half, in two's complement.
     pub values: &'a [Line],
-    /// Scale of each group and token in f16, little endian.
+    /// Scale of each token in f16, little endian: of each group, or one of all channels, which are rotated then.
     pub value_scales: &'a [[Shorts; BLOCK / LANES]],
-    /// Middle of each group and token, which is the code 0.
+    /// Middle of each token, likewise, which is the code 0.
     pub value_mids: &'a [[Shorts; BLOCK / LANES]],
-    /// Channels of K in 16 bits.
-    pub wide: &'a [Wide],
     /// The lines of the head that is read next, which are fetched meanwhile.
     pub next: &'a [Line],
+}
+
+/// Codes of K.
+#[derive(Clone, Copy)]
+pub enum Keys<'a> {
+    /// k8v4.
+    Bytes {
+        /// `[token / 16][dim / 4][token % 16][dim % 4]`.
+        codes: &'a [Line],
+        /// Channels in 16 bits.
+        wide: &'a [Wide],
+    },
+    /// k4v4.
+    Bits {
+        /// Of each channel, 2 bits: [`widths`].
+        widths: &'a [u8],
+        /// Of each four channels, those of the greatest width first: a line for each two bits, see [`bits`].
+        codes: &'a [Line],
+    },
+}
+
+impl HeadBlock<'_> {
+    /// Whether channels of V are rotated.
+    pub fn is_rotated(&self) -> bool {
+        matches!(self.keys, Keys::Bits { .. })
+    }
+
+    /// Where the sums of its V are in those of a query vector.
+    fn sums(&self) -> std::ops::Range<usize> {
+        let len = sums_len(self.dims);
+        if self.is_rotated() { len..2 * len } else { 0..len }
+    }
 }
 
 /// A channel of K whose range is far above that of the others. Its codes in `keys` are [`KEY_ZERO`] and its scale there
@@ -110,7 +143,7 @@ impl Default for Running {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Scratch {
-    /// Upper and lower parts of query codes.
+    /// Upper and lower parts of query codes; the first alone against codes of few bits.
     query: [[[i8; MOST_DIMS]; 2]; QUERIES],
     scaled: [[f32; MOST_DIMS]; QUERIES],
     /// Upper and lower parts of weights.
@@ -128,17 +161,27 @@ impl Default for Scratch {
 }
 
 /// Floats of a query vector's sums of V: each channel's, to whole groups, and 16 for the middle of each group, which
-/// [`finish`] adds to the group's channels.
+/// [`finish`] adds to the group's channels. Blocks whose V is rotated have as many behind them.
 pub const fn sums_len(dims: usize) -> usize {
     dims.div_ceil(VALUE_GROUP) * (VALUE_GROUP + LANES)
 }
 
-/// Adds the middles to the channels of one query vector's sums; its first `dims` numbers are the weighted sum of V then.
+/// Adds the middles to the channels of one query vector's sums, and what is rotated back; its first `dims` numbers are the
+/// weighted sum of V then.
 pub fn finish(dims: usize, sums: &mut [f32]) {
-    let (channels, middles) = sums.split_at_mut(dims.div_ceil(VALUE_GROUP) * VALUE_GROUP);
+    let (sums, rotated) = sums.split_at_mut(sums_len(dims));
+    let groups = dims.div_ceil(VALUE_GROUP);
+    let (channels, middles) = sums.split_at_mut(groups * VALUE_GROUP);
     for (channels, lanes) in channels.chunks_exact_mut(VALUE_GROUP).zip(middles.as_chunks::<LANES>().0) {
         let middle = super::across(*lanes);
         channels.iter_mut().for_each(|sum| *sum += middle);
+    }
+    if let Some(lanes) = rotated.get(groups * VALUE_GROUP..).and_then(|middles| middles.first_chunk::<LANES>()) {
+        let middle = super::across(*lanes);
+        let rotated = &mut rotated[..dims];
+        rotated.iter_mut().for_each(|sum| *sum += middle);
+        bits::rotate_back(rotated);
+        channels.iter_mut().zip(rotated).for_each(|(sum, rotated)| *sum += *rotated);
     }
 }
 
@@ -151,13 +194,14 @@ type Decode = fn(block: &HeadBlock, keys: &mut [[f32; LANES]], values: &mut [[f3
 /// See [`AttendKernels::key_codes`].
 type KeyCodes = fn(rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [Line]);
 
-/// Query vectors of a call are [`QUERIES`] at most, as rows of whole lanes; elements behind the last are 0.
+/// Query vectors of a call are [`QUERIES`] at most, as rows of whole lanes in the order of the codes of K; elements behind the
+/// last are 0.
 #[derive(Clone, Copy)]
 pub struct AttendKernels {
     /// Writes the logits of a block's tokens for each query vector, which is scaled already.
     pub logits: Logits,
     /// Raises the peaks to the largest logit, replaces logits by `exp(logit - peak)`, and adds these to the sums and the
-    /// sums of V weighted by them to `sums`, [`sums_len`] for each query vector. Logits are finite or -inf.
+    /// sums of V weighted by them to `sums`, [`sums_len`] for each query vector, or twice as many. Logits are finite or -inf.
     pub values: Values,
     /// The first half of `values`, for any number of tokens in whole lanes: peak, exponentials and sum of one row, whose
     /// earlier sums are to be multiplied by the number that it returns.
@@ -170,8 +214,13 @@ pub struct AttendKernels {
     pub key_codes: KeyCodes,
     /// Writes the codes of V, of so many groups. Returns false if a number is not finite or too large for f16.
     pub value_codes: fn(rows: &[f32], groups: usize, lines: &mut [Line], out: &mut ValueScales) -> bool,
-    /// Writes the numbers of a block to panels of 16: K as `[token / 16][dim][token % 16]`, and V as
-    /// `[dim / 16][token][dim % 16]`, in whole groups.
+    /// Writes the codes of K in few bits, from panels as `decode` writes them.
+    pub key_bits: fn(panels: &[[f32; LANES]], plan: &KeyBits, lines: &mut [Line]),
+    /// Rotates V in such panels and writes its codes, whose scales are in one group. Returns false if a number is not finite or too
+    /// large for f16.
+    pub value_bits: fn(panels: &mut [[f32; LANES]], lines: &mut [Line], out: &mut ValueScales) -> bool,
+    /// Writes the numbers of a block to panels of 16: K as `[token / 16][dim][token % 16]`, and V, where it is rotated as it is,
+    /// as `[dim / 16][token][dim % 16]`, in whole groups.
     pub decode: Decode,
 }
 
@@ -198,11 +247,19 @@ pub(super) trait Dots: Copy {
     /// The largest lane.
     unsafe fn highest(x: Self::Floats) -> f32;
     unsafe fn keys(from: &Line) -> Self::Bytes;
+    /// The bytes as they are, for [`Dots::part`].
+    unsafe fn raw(from: &Line) -> Self::Bytes;
+    /// Bytes shifted down, of which the bits of a mask are left.
+    unsafe fn part<const SHIFT: i32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes;
+    /// `low + high * 16`, where neither has bits of the other.
+    unsafe fn above(high: Self::Bytes, low: Self::Bytes) -> Self::Bytes;
+    /// The bytes, in memory.
+    unsafe fn store(bytes: Self::Bytes, to: &mut Line);
     /// The lower and the upper halves of bytes, as signed codes times 16.
     unsafe fn nibbles(from: &Line) -> [Self::Bytes; 2];
     unsafe fn zero() -> Self::Ints;
-    /// Adds the products of a lane's four codes of K with four signed ones, the bytes of `four` in memory. The magnitude of
-    /// two products' sum is below 2^15, here and below.
+    /// Adds the products of a lane's four codes of K, of [`Dots::keys`] or below 128, with four signed ones, the bytes of `four`
+    /// in memory. The magnitude of two products' sum is below 2^15, here and below.
     unsafe fn add_keys(sums: Self::Ints, keys: Self::Bytes, four: i32) -> Self::Ints;
     /// The same of codes of V, and weights from 0 to 127.
     unsafe fn add_values(sums: Self::Ints, nibbles: Self::Bytes, four: i32) -> Self::Ints;
@@ -220,8 +277,8 @@ pub(super) trait Dots: Copy {
     unsafe fn line(x: Self::Ints, to: &mut Line);
     /// The same back.
     unsafe fn words(from: &Line) -> Self::Ints;
-    /// The 8 bits that are left at the top after a shift up, unsigned.
-    unsafe fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints;
+    /// The bits that a shift up and one down leave, unsigned.
+    unsafe fn field<const UP: i32, const DOWN: i32>(x: Self::Ints) -> Self::Ints;
     /// The 4 bits that are left at the top after a shift up, in two's complement.
     unsafe fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints;
     /// `(x + ROUND) >> SHIFT`, and `x - that * 2^SHIFT`, as bytes.
@@ -254,6 +311,8 @@ pub(crate) const PORTABLE: AttendKernels = {
         value_codes: safe!(encode::value_codes::<Plain> => (
             rows: &[f32], groups: usize, lines: &mut [Line], out: &mut ValueScales
         ) -> bool),
+        key_bits: safe!(bits::key_bits::<Plain> => (panels: &[[f32; LANES]], plan: &KeyBits, lines: &mut [Line]) -> ()),
+        value_bits: safe!(bits::value_bits::<Plain> => (panels: &mut [[f32; LANES]], lines: &mut [Line], out: &mut ValueScales) -> bool),
         decode: safe!(decode::decode::<Plain> => (
             block: &HeadBlock, keys: &mut [[f32; LANES]], values: &mut [[f32; LANES]]
         ) -> ()),

@@ -69,6 +69,23 @@ macro_rules! dots {
                     let from = from.0.as_ptr();
                     quarters!(|i| vreinterpretq_s8_u8(veorq_u8(vld1q_u8(from.add(16 * i)), vdupq_n_u8(0x80))))
                 };
+                fn raw(from: &Line) -> Self::Bytes = {
+                    let from: *const i8 = from.0.as_ptr().cast();
+                    quarters!(|i| vld1q_s8(from.add(16 * i)))
+                };
+                fn part<const SHIFT: i32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes = {
+                    quarters!(|i| {
+                        let down = vshlq_u8(vreinterpretq_u8_s8(bytes[i]), vdupq_n_s8(-(SHIFT as i8)));
+                        vreinterpretq_s8_u8(vandq_u8(down, vdupq_n_u8(mask)))
+                    })
+                };
+                fn above(high: Self::Bytes, low: Self::Bytes) -> Self::Bytes = {
+                    quarters!(|i| vorrq_s8(vshlq_n_s8::<4>(high[i]), low[i]))
+                };
+                fn store(bytes: Self::Bytes, to: &mut Line) = {
+                    let to: *mut i8 = to.0.as_mut_ptr().cast();
+                    quarters!(|i| vst1q_s8(to.add(16 * i), bytes[i]));
+                };
                 fn nibbles(from: &Line) -> [Self::Bytes; 2] = {
                     let from = from.0.as_ptr();
                     let both = quarters!(|i| vld1q_u8(from.add(16 * i)));
@@ -102,10 +119,10 @@ macro_rules! dots {
                     let from: *const i32 = from.0.as_ptr().cast();
                     quarters!(|i| vld1q_s32(from.add(4 * i)))
                 };
-                fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
+                fn field<const UP: i32, const DOWN: i32>(x: Self::Ints) -> Self::Ints = {
                     quarters!(|i| {
-                        let up = vreinterpretq_u32_s32(vshlq_s32(x[i], vdupq_n_s32(SHIFT)));
-                        vreinterpretq_s32_u32(vshrq_n_u32::<24>(up))
+                        let up = vreinterpretq_u32_s32(vshlq_s32(x[i], vdupq_n_s32(UP)));
+                        vreinterpretq_s32_u32(vshlq_u32(up, vdupq_n_s32(-DOWN)))
                     })
                 };
                 fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {

@@ -35,6 +35,23 @@ impl Dots for Plain {
         std::array::from_fn(|i| std::array::from_fn(|j| i32::from(from.0[4 * i + j])))
     }
     #[inline(always)]
+    unsafe fn raw(from: &Line) -> Self::Bytes {
+        // SAFETY: arrays need no CPU features.
+        unsafe { Self::keys(from) }
+    }
+    #[inline(always)]
+    unsafe fn part<const SHIFT: i32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes {
+        bytes.map(|four| four.map(|byte| byte >> SHIFT & i32::from(mask)))
+    }
+    #[inline(always)]
+    unsafe fn above(high: Self::Bytes, low: Self::Bytes) -> Self::Bytes {
+        std::array::from_fn(|i| std::array::from_fn(|j| high[i][j] << 4 | low[i][j]))
+    }
+    #[inline(always)]
+    unsafe fn store(bytes: Self::Bytes, to: &mut Line) {
+        to.0.iter_mut().zip(bytes.as_flattened()).for_each(|(to, byte)| *to = *byte as u8);
+    }
+    #[inline(always)]
     unsafe fn nibbles(from: &Line) -> [Self::Bytes; 2] {
         let half = |shift: u32| {
             std::array::from_fn(|i| std::array::from_fn(|j| i32::from((from.0[4 * i + j] << shift & 0xF0) as i8)))
@@ -88,8 +105,8 @@ impl Dots for Plain {
         std::array::from_fn(|i| i32::from_le_bytes(std::array::from_fn(|j| from.0[4 * i + j])))
     }
     #[inline(always)]
-    unsafe fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints {
-        x.map(|x| (x as u32) << SHIFT >> 24).map(|x| x as i32)
+    unsafe fn field<const UP: i32, const DOWN: i32>(x: Self::Ints) -> Self::Ints {
+        x.map(|x| ((x as u32) << UP >> DOWN) as i32)
     }
     #[inline(always)]
     unsafe fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints {

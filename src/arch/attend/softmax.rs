@@ -3,7 +3,7 @@
 use super::{Dots, LANES, Running};
 use crate::arch::estimates::{LEAST_EXPONENT, ROUNDING, Sixteen};
 
-/// See [`AttendKernels::soften`].
+/// See [`super::AttendKernels::soften`].
 #[inline(always)]
 pub(in crate::arch) unsafe fn soften<V: Dots>(logits: &mut [[f32; LANES]], running: &mut Running) -> f32 {
     // SAFETY: the caller's.

@@ -1,9 +1,7 @@
 //! Sums of V weighted by the softmax of logits.
 
 use super::softmax::{highest, raise, weight};
-use super::{
-    BLOCK, Dots, HeadBlock, LANES, Line, QUERIES, Running, Scratch, Shorts, VALUE_GROUP, fetch, sums_len, together,
-};
+use super::{BLOCK, Dots, HeadBlock, LANES, Line, QUERIES, Running, Scratch, Shorts, VALUE_GROUP, fetch, together};
 use crate::arch::estimates::Sixteen;
 
 /// Largest weight code, 127 parts of 128, and 127.
@@ -20,7 +18,7 @@ const NEGLIGIBLE: f32 = 13.875;
 /// Most weight of all blocks whose V is not read, as a share of all weights so far.
 const MOST_SKIPPED: f32 = 1.0 / 1024.0;
 
-/// See [`AttendKernels::values`].
+/// See [`super::AttendKernels::values`].
 #[inline(always)]
 pub(in crate::arch) unsafe fn values<V: Dots>(
     block: &HeadBlock,
@@ -50,8 +48,8 @@ unsafe fn values_of<V: Dots, const N: usize>(
     sums: &mut [f32],
     weights: &mut [[[i8; BLOCK]; 2]; QUERIES],
 ) {
-    let len = sums_len(block.dims);
-    assert!(logits.len() == N && running.len() == N && sums.len() == N * len);
+    let len = sums.len() / N;
+    assert!(logits.len() == N && running.len() == N && sums.len() == N * len && len >= block.sums().end);
     let ahead = &mut &block.next[block.next.len() / 2..];
     fetch(ahead, 8);
     // SAFETY: the caller's.
@@ -131,14 +129,18 @@ unsafe fn add_values<V: Dots, const N: usize, const PARTS: usize>(
     ahead: &mut &[Line],
 ) {
     const QUADS: usize = BLOCK / 4;
-    let (len, groups) = (sums_len(block.dims), block.dims.div_ceil(VALUE_GROUP));
+    let (len, groups) = (sums.len() / N, block.dims.div_ceil(VALUE_GROUP));
     assert!(exps.len() == N && sums.len() == N * len && block.values.len() == groups * QUADS);
-    let scales = block.value_scales.iter().zip(block.value_mids);
-    for (group, (lines, (scales, mids))) in block.values.as_chunks::<QUADS>().0.iter().zip(scales).enumerate() {
-        let middles = groups * VALUE_GROUP + group * LANES;
+    let (sums, mut units) = (&mut sums[block.sums().start..], [0.0; N]);
+    let mut scales = block.value_scales.iter().zip(block.value_mids);
+    for (group, lines) in block.values.as_chunks::<QUADS>().0.iter().enumerate() {
         fetch(ahead, 4);
-        // SAFETY: the caller's.
-        let units = unsafe { weight_codes::<V, N, PARTS>(exps, scales, mids, &mut sums[middles..], len, weights) };
+        // All groups have the same where there is one.
+        if let Some((scales, mids)) = scales.next() {
+            let middles = &mut sums[groups * VALUE_GROUP + group * LANES..];
+            // SAFETY: the caller's.
+            units = unsafe { weight_codes::<V, N, PARTS>(exps, scales, mids, middles, len, weights) };
+        }
         // SAFETY: the caller's.
         unsafe {
             let mut totals = [[[V::zero(); 2]; PARTS]; N];

@@ -58,7 +58,7 @@ fn chat(
     for (head, numbers) in numbers.iter_mut().enumerate() {
         numbers.extend((0..sink).map(|at| token(head, at)));
     }
-    let mut blocks_of = Blocks::NONE;
+    let (mut blocks_of, mut widths) = (Blocks::NONE, Widths::default());
     blocks_of.reserve(shape, KV_HEADS, blocks).unwrap();
     for block in 0..blocks {
         let rows: Vec<[Vec<f32>; 2]> =
@@ -69,7 +69,8 @@ fn chat(
             Ok(())
         };
         let mut whole = Block::default();
-        whole.encode(shape, KV_HEADS, &mut EncodeWork::default(), read).unwrap().unwrap();
+        let few = (noise.wide() > 0.0).then_some(&mut widths);
+        whole.encode(shape, KV_HEADS, few, &mut EncodeWork::default(), read).unwrap().unwrap();
         let live = [u64::MAX, 0xF0F3_FFFF_0000_0001][block % 2];
         let first = numbers[0].len() as u32;
         for (numbers, codes) in numbers.iter_mut().zip(whole.heads()) {
@@ -94,6 +95,7 @@ impl Chat {
         Tokens {
             source: None,
             weighs: false,
+            learns: false,
             shape: Shape::new(dims).unwrap(),
             blocks: &self.blocks,
             cache: CacheRef::new(&self.layout, &self.key, &self.value).unwrap(),
@@ -228,7 +230,7 @@ proptest! {
         let file = Storage::host("slow", file).unwrap();
         let source = chat.blocks.basis.as_ref().map(|basis| Source { file: &file, basis, wait: Duration::from_secs(9) });
         let tokens = Tokens {
-            source, weighs: seed % 2 == 0, shape: Shape::new(dims).unwrap(), blocks: &chat.blocks, cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
+            source, weighs: seed % 2 == 0, learns: seed % 3 == 0, shape: Shape::new(dims).unwrap(), blocks: &chat.blocks, cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
             raw: chat.raw, missing: seed as usize % 64, positions: &chat.positions, logical: logical as u32,
         };
         let mut round = Round::default();
@@ -270,8 +272,10 @@ proptest! {
             for dim in 0..dims {
                 let exact: f64 = all.iter().zip(&weights).filter(|(_, w)| **w > 0.0).map(|((_, v), w)| v[dim] * w).sum();
                 let got = f64::from(output[(row * heads + head) * dims + dim]);
-                // Queries and weights are codes, too. Six thousand cases had no larger error; one had 0.0103.
-                prop_assert!((got - exact).abs() < 0.015, "row {} head {} dim {}: {} and {}", row, head, dim, got, exact);
+                // Queries and weights are codes, too. Six thousand cases had no larger error; one had 0.0103. Beside codes of few
+                // bits queries have 7.
+                let bound = if chat.blocks.is_rotated() { 0.04 } else { 0.015 };
+                prop_assert!((got - exact).abs() < bound, "row {} head {} dim {}: {} and {}", row, head, dim, got, exact);
             }
         }
         for (block, head) in (0..blocks as u32).flat_map(|block| (0..KV_HEADS).map(move |head| (block, head))) {
@@ -391,6 +395,7 @@ fn found(chat: &Chat, file: Slow, logit: f64, (parts, wait): (u32, Duration)) ->
     let tokens = Tokens {
         source: Some(Source { file: &file, basis: chat.blocks.basis.as_ref().unwrap(), wait }),
         weighs: true,
+        learns: false,
         shape: Shape::new(dims).unwrap(),
         blocks: &chat.blocks,
         cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),

@@ -3,7 +3,7 @@
 //! A session compresses the KV caches of one chat, as a JSON config says. docs/config.md lists the keys. The main ones are
 //!
 //!   {"kv_memory_mb": 64, "kv_memory_file": "chat.kv"}   the caches take at most 64 MB; what has no room goes to a file
-//!   {"kv_quant": "k8v4"}                                every token stays, K in 8 bits and V in 4
+//!   {"kv_quant": "k8v4"}                                every token stays, K in 8 bits and V in 4; "k4v4": both in 4
 //!
 //! Example: a step of one layer, with options.attends = 1. append and attention are your own code.
 //!

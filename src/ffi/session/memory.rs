@@ -4,13 +4,13 @@
 //! layer that needs more than its share goes to the next of these states (docs/config.md, Budget):
 //!
 //!   raw         all tokens are in the cache, and you attend. They take at most half of the budget
-//!   quantised   K has 8 bits and V 4, but for the first and the newest tokens
+//!   k8v4, k4v4  K has 8 bits and V 4, but for the first and the newest tokens; then both have 4, where attention is least
 //!   file        blocks with the least attention are in kv_memory_file. A step reads those that an estimate ranks highest
 //!   dropping    without a file, or once it is full, such blocks are dropped. No step attends to their tokens again
 //!
 //! - A step in which working memory grows may exceed the budget until the next one, and a step of more than 16 tokens by its raw
 //!   tokens until the next begin of the layer: if you pause after a prompt, call begin and end without tokens.
-//! - Pinned tokens, and blocks that 8 and 4 bits do not fit, may exceed it; a warning says so. First and newest ones stay.
+//! - Pinned tokens, and blocks that k8v4 does not fit, may exceed it; a warning says so. First and newest ones stay.
 //! - kv_memory_file is the chat file (below). It is not encrypted. A thread of the session writes it: no step waits for a disk.
 
 use super::handle::mnnkv_session;

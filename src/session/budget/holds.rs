@@ -2,7 +2,7 @@
 
 use super::windows::{Division, Needs};
 use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_SKETCHES, Model, Share, Sizes, WRITING_PART};
-use crate::attend::{BLOCK, Basis, Blocks};
+use crate::attend::{BLOCK, Basis, Blocks, Format};
 use crate::layout::Rows;
 use crate::session::config;
 use crate::session::quant;
@@ -18,7 +18,7 @@ pub struct Holds {
     pub least_bytes: u64,
     /// All of them raw: half of the budget, the rest of which the host's buffers take as they grow.
     pub raw_tokens: u64,
-    /// In 8 and 4 bits, but for the first and the newest; those of rows that stay raw. Without a file, tokens of a longer
+    /// In k4v4, but for the first and the newest; those of rows that stay raw. Without a file, tokens of a longer
     /// chat are dropped.
     pub quantised_tokens: u64,
     /// With a file that has room: sketches of its blocks fit. Tokens of a longer chat are dropped.
@@ -66,7 +66,7 @@ impl Holds {
         };
         let raw_tokens = share.raw_tokens().min(windows_raw);
         let raw_tokens = raw_tokens.saturating_sub(quant::TURNS.min(layers as u32).saturating_sub(1).into());
-        let (block, room) = (Blocks::block_bytes(shape, rows.heads), share.for_blocks(least_raw));
+        let (block, room) = (Blocks::block_bytes(shape, Format::K4V4, rows.heads), share.for_blocks(least_raw));
         let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
         let quantised_tokens = tokens(room / block);
         let [all, sketches] = Blocks::away_bytes(rows.heads);
@@ -84,7 +84,8 @@ impl Holds {
 /// The least share of a layer.
 fn layer_bytes(sizes: &Sizes, least_raw: u32) -> u64 {
     let (share, rows) = (Share::new(0, sizes, 1), &sizes.rows);
-    let blocks = quant::shape(rows).map_or(0, |shape| LEAST_BLOCKS * Blocks::block_bytes(shape, rows.heads));
+    let blocks =
+        quant::shape(rows).map_or(0, |shape| LEAST_BLOCKS * Blocks::block_bytes(shape, Format::K8V4, rows.heads));
     let raw = u64::from(least_raw) + u64::from(share.next);
     raw.saturating_mul(share.token as u64) + (share.pages + blocks) as u64
 }

@@ -1,7 +1,7 @@
 //! What a layer does to hold its share: which blocks go to the file, which are dropped, and which come back.
 
 use super::{MOST_SKETCHES, Share};
-use crate::attend::{self, Arrived, BLOCK, Blocks, Found, Reads};
+use crate::attend::{self, Arrived, BLOCK, Blocks, EncodeWork, Format, Found, Reads, Widths};
 use crate::session::layer::{self, Layer};
 use crate::session::step::Step;
 use crate::session::tier::{Taken, Tier};
@@ -164,6 +164,32 @@ impl Ladder {
         self.remove_gone(blocks, tier);
     }
 
+    /// Gives the blocks of the least score fewer bits until all take `most` bytes. Returns whether any got them.
+    pub(in crate::session) fn narrow(&self, blocks: &mut Blocks, most: usize, widths: &mut Widths) -> Result<bool> {
+        let (mut has_any, mut work) = (false, EncodeWork::default());
+        loop {
+            let (bytes, saved) = (blocks.bytes(), blocks.narrowing_bytes());
+            if bytes <= most || saved == 0 {
+                return Ok(has_any);
+            }
+            let heads = blocks.heads();
+            let wide = |blocks: &Blocks, head: usize| {
+                let here = blocks.here(head).iter().copied();
+                memory::collect(here.filter(|block| blocks.may_narrow(*block, head)))
+            };
+            let all = (0..heads).map(|head| Ok(wide(blocks, head)?.len())).sum::<Result<usize>>()?;
+            // So many of each head save what is above, if all fit.
+            let count = (bytes - most).div_ceil((saved / all.max(1)).max(1)).div_ceil(heads);
+            for head in 0..heads {
+                let wide = wide(blocks, head)?;
+                for block in worst(blocks, wide.into_iter(), head, count, &Runs::default())? {
+                    blocks.narrow(block, head, widths, &mut work)?;
+                    has_any = true;
+                }
+            }
+        }
+    }
+
     /// Takes back what has come from the file, as far as it finds room, or a block of its head has a lower score that the file
     /// has, too, and leaves: none is written, waited for or dropped for it.
     fn take_back(
@@ -245,8 +271,10 @@ impl Ladder {
         tier: &mut Tier,
     ) -> Result<()> {
         let (turn, blocks) = (tokens.lengths.logical as usize, &mut tokens.blocks);
-        let (heads, block) = (blocks.heads(), Blocks::block_bytes(blocks.shape(), blocks.heads()));
+        let (heads, block) = (blocks.heads(), Blocks::block_bytes(blocks.shape(), Format::K4V4, blocks.heads()));
         let more = (coming as usize / BLOCK + AHEAD) * block;
+        // Blocks get fewer bits before any leaves.
+        let most = most + blocks.narrowing_bytes();
         let wanted = (blocks.bytes() + more).saturating_sub(most).div_ceil(block.max(1));
         for head in (0..heads).filter(|_| wanted > 0) {
             let is_new = |block: &u32| {
@@ -429,7 +457,7 @@ impl Layer {
         let number = self.number;
         let Some(step) = self.step.get_mut() else { return Err(layer::busy(number)) };
         if let Some(quant) = &mut self.quant {
-            quant.ladder.see(&mut step.tokens.blocks, step.round.all_found());
+            quant.see(&mut step.tokens.blocks, step.round.all_found());
         }
         step.round.reset();
         Ok(step)
@@ -441,13 +469,16 @@ impl Layer {
         let rows = self.last_step.max(1);
         let (Some(quant), Some(step)) = (&mut self.quant, self.step.get_mut()) else { return };
         let blocks = &mut step.tokens.blocks;
-        let arrived = quant.ladder.see(blocks, step.round.all_found());
+        let arrived = quant.see(blocks, step.round.all_found());
         // Where the step was refused memory, nothing leaves to make room for tokens that the next one quantises.
         if let Some(share) = share.filter(|_| !quant.is_short()) {
             if let Some(tier) = &tier {
                 quant.ladder.deadline = Some(Instant::now() + tier.wait * rows);
             }
-            quant.ladder.fit(blocks, &arrived, share.for_blocks(raw_tokens), &self.pins, tier);
+            let most = share.for_blocks(raw_tokens);
+            // What memory is refused for has its bits still.
+            let _ = quant.narrow(blocks, most);
+            quant.ladder.fit(blocks, &arrived, most, &self.pins, tier);
         }
     }
 

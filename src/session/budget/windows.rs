@@ -1,7 +1,7 @@
 //! The parts of a budget: layers with a window get what they need, the others share the rest by the sizes of their tokens.
 
 use super::{Share, Sizes};
-use crate::attend::{BLOCK, Blocks, FEW_ROWS};
+use crate::attend::{BLOCK, Blocks, FEW_ROWS, Format};
 use crate::session::layer::Layer;
 use crate::session::quant;
 use crate::session::window::Window;
@@ -35,7 +35,7 @@ impl Needs {
     /// Bytes that it takes in 8 and 4 bits, beside the tokens that stay raw.
     fn quantised_bytes(&self, window: Window, least_raw: u32) -> usize {
         let Some(shape) = quant::shape(&self.sizes.rows) else { return self.raw_bytes(window) };
-        let block = Blocks::block_bytes(shape, self.sizes.rows.heads);
+        let block = Blocks::block_bytes(shape, Format::K8V4, self.sizes.rows.heads);
         let blocks = (window.most() as usize).div_ceil(BLOCK).saturating_add(1).saturating_mul(block);
         // Channels in 16 bits take more.
         let blocks = blocks.max(self.blocks + block);

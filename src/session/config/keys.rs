@@ -2,6 +2,7 @@
 //! docs/config.md with it.
 
 use super::{Ratio, RuntimeMode};
+use crate::attend::Format;
 use crate::json::{Brief, Json as Value};
 use crate::status::{Result, bail};
 use crate::store::{DEFAULT_QUEUE, MOST_WORKERS};
@@ -247,7 +248,7 @@ keys! {
     kv_memory_wait_us: Whole<u32>(2000, 0..=10_000_000);
     kv_memory_base: Text("");
 
-    kv_quant: OneOf<bool>(&[("off", false), ("k8v4", true)]);
+    kv_quant: OneOf<Option<Format>>(&[("off", None), ("k8v4", Some(Format::K8V4)), ("k4v4", Some(Format::K4V4))]);
     kv_quant_layer_start: Whole<u32>(0, 0..=LAYERS);
     kv_quant_sink_tokens: Whole<u32>(super::SINK_TOKENS, 0..=TOKENS);
 

@@ -1,6 +1,7 @@
 //! What a config does to a model, in one line.
 
 use super::{Config, EvictionRules, MemoryRules, Ratio, RuntimeMode};
+use crate::attend::Format;
 use crate::session::Holds;
 use crate::status::Result;
 use crate::sys::memory;
@@ -36,12 +37,12 @@ impl Display for Bounded<'_> {
             return write!(f, "{budget} MB, as far as raw tokens hold it, {most}: such K and V have no 8 and 4 bits");
         }
         write!(f, "at most {budget} MB: ")?;
-        if !memory.quantises {
+        if memory.quantises.is_none() {
             f.write_str("tokens are raw")?;
             holds.map_or(Ok(()), |holds| write!(f, " up to {}", Grouped(holds.raw_tokens)))?;
             f.write_str(", then ")?;
         }
-        f.write_str("K has 8 bits and V 4, ")?;
+        f.write_str("K has 8 bits and V 4, then both have 4, ")?;
         holds.map_or(Ok(()), |holds| write!(f, "up to {} tokens, ", Grouped(holds.quantised_tokens)))?;
         f.write_str("then")?;
         f.write_str(" the least attended ones ")?;
@@ -64,10 +65,14 @@ impl Display for Outlook<'_> {
         if let Some(memory) = &self.config.memory {
             return Bounded(memory, memory.bytes, None, false).fmt(f);
         }
-        if let Some(first) = self.config.quant.filter(|first| *first < layers) {
+        if let Some((first, format)) = self.config.quant.filter(|(first, _)| *first < layers) {
             let raw = self.config.sink_tokens;
             let which = Layers(first..layers, layers);
-            write!(f, "{which}: K in 8 bits and V in 4, but for the first {raw} tokens and the newest 25 to 95")?;
+            let bits = match format {
+                Format::K8V4 => "K in 8 bits and V in 4",
+                Format::K4V4 => "K and V in 4 bits",
+            };
+            write!(f, "{which}: {bits}, but for the first {raw} tokens and the newest 25 to 95")?;
             return if first == 0 { Ok(()) } else { write!(f, "; {}", Kept(0..first, layers)) };
         }
         match self.config.eviction.filter(EvictionRules::evicts) {

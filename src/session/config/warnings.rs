@@ -22,12 +22,12 @@ const IDLE: &[Idle] = &[
     Idle {
         keys: |key| key.starts_with(QUANT) && ![name::kv_quant, name::kv_quant_layer_start].contains(&key),
         idle: |values, has| !has(name::kv_quant) && super::budget_bytes(values).is_none(),
-        needs: "kv_memory_mb or kv_memory_bytes must be above 0, or kv_quant \"k8v4\"",
+        needs: "kv_memory_mb or kv_memory_bytes must be above 0, or kv_quant \"k8v4\" or \"k4v4\"",
     },
     Idle {
         keys: |key| key == name::kv_quant_layer_start,
         idle: |_, has| !has(name::kv_quant),
-        needs: "kv_quant must be \"k8v4\", and a budget is one of all layers",
+        needs: "kv_quant must be \"k8v4\" or \"k4v4\", and a budget is one of all layers",
     },
     Idle {
         keys: |key| key.starts_with(MEMORY) && ![name::kv_memory_mb, name::kv_memory_bytes].contains(&key),

@@ -28,7 +28,7 @@ fn the_names_are_those_that_hosts_print_and_ours_after_them() {
         h2o_lossless_stale_count h2o_host_wait_us_p50 h2o_host_wait_us_p95 h2o_host_wait_us_max \
         h2o_unscored_plan_count h2o_over_limit_count h2o_host_wait_us_p99 \
         quant_tokens quant_bytes quant_block_count \
-        quant_unfit_block_count quant_failure_count quant_begin_us";
+        quant_unfit_block_count quant_k8v4_count quant_failure_count quant_begin_us";
     let names: Vec<_> = Metrics::default().fields().map(|(name, _)| name).collect();
     assert_eq!(names, expected.split_whitespace().collect::<Vec<_>>());
 }

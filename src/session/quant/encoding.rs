@@ -1,6 +1,6 @@
 //! Blocks of the tokens of a cache, made in memory that stays.
 
-use crate::attend::{BLOCK, Block, EncodeWork, Shape, Unfit};
+use crate::attend::{BLOCK, Block, EncodeWork, Shape, Unfit, Widths};
 use crate::dtype::convert::{Endian, widen};
 use crate::layout::{self, CacheRef, Kind};
 use crate::status::{Result, bail};
@@ -22,10 +22,11 @@ impl Encoding {
         self.work.bytes() + self.block.bytes() + self.key.capacity() + self.value.capacity()
     }
 
-    /// Encodes the block of tokens from `first` on.
+    /// Encodes the block of tokens from `first` on, in k4v4 by `widths` where it fits.
     pub(super) fn encode(
         &mut self,
         shape: Shape,
+        widths: Option<&mut Widths>,
         cache: &CacheRef<'_>,
         first: u32,
     ) -> Result<std::result::Result<&Block, Unfit>> {
@@ -36,7 +37,7 @@ impl Encoding {
         let range = layout.range(first, BLOCK as u32)?;
         memory::resize(key, rows.key_bytes(BLOCK) / rows.heads)?;
         memory::resize(value, rows.value_bytes(BLOCK) / rows.heads)?;
-        let fit = block.encode(shape, rows.heads, work, |head, keys, values| {
+        let fit = block.encode(shape, rows.heads, widths, work, |head, keys, values| {
             if !layout::gather_head(cache, head as u32, range, key, value) {
                 bail!(Internal, "head {head} of {}", rows.heads);
             }

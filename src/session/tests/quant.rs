@@ -6,7 +6,7 @@ mod found;
 mod opened;
 mod windows;
 
-use crate::attend::tests::by_format;
+use crate::attend::tests::{bits, by_format};
 use crate::attend::{Mask, Queries, Step};
 use crate::common::Random;
 use crate::dtype::Dtype;
@@ -80,6 +80,8 @@ struct Chat {
     mode: Mode,
     /// Some head of a block was dropped.
     dropped: bool,
+    /// Blocks do not fit k4v4.
+    is_wide: bool,
 }
 
 fn layout(dtype: Dtype, packs: [u32; 3], max_tokens: u32) -> Layout {
@@ -116,8 +118,9 @@ impl Chat {
         let session = session(&config(mode, &path, &mut random));
         let layout = layout(dtype, PACKS[random.below(3)], 128);
         let (key, value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-        let tokens = Vec::new();
-        Chat { session, layout, key, value, kv_len: 0, dtype, tokens, random, is_short, path, mode, dropped: false }
+        let (tokens, is_wide) = (Vec::new(), random.below(3) == 0);
+        let (kv_len, dropped) = (0, false);
+        Chat { session, layout, key, value, kv_len, dtype, tokens, random, is_short, path, mode, dropped, is_wide }
     }
 
     /// A chat in f16 with these keys, and with its file in `Offloads`.
@@ -196,7 +199,7 @@ impl Chat {
                 let mut row = || (0..KV_HEADS * DIMS).map(|_| self.number()).collect::<Vec<f32>>();
                 let (mut key, value) = (row(), row());
                 // A channel that needs 16 bits.
-                key[3] *= 100.0;
+                key[3] *= if self.is_wide { 100.0 } else { 1.0 };
                 Token(key, value)
             })
             .collect();
@@ -213,6 +216,7 @@ impl Chat {
     fn read(&self) -> Vec<Token> {
         let mut all: Vec<Option<Token>> = vec![None; self.tokens.len()];
         for (first, live, heads) in self.session.blocks_for_tests(0) {
+            let is_few = heads.iter().flatten().any(|head| bits::by_format(DIMS, head).is_some());
             // Numbers of heads that were dropped count nowhere.
             let none = || (vec![f64::NAN; 64 * DIMS], vec![f64::NAN; 64 * DIMS]);
             let heads: Vec<_> =
@@ -232,11 +236,12 @@ impl Chat {
                     heads.iter().flat_map(|head| row(&head.1)).collect(),
                 );
                 // Codes are of this token.
+                let (of_k, of_v) = if is_few { (1.3, 0.9) } else { (0.03, 0.3) };
                 for (x, y) in token.0.iter().zip(&self.tokens[at].0) {
-                    assert!(x.is_nan() || (x - y).abs() < 0.03, "K of token {at}: {x} for {y}");
+                    assert!(x.is_nan() || (x - y).abs() < of_k, "K of token {at}: {x} for {y}");
                 }
                 for (x, y) in token.1.iter().zip(&self.tokens[at].1) {
-                    assert!(x.is_nan() || (x - y).abs() < 0.3, "V of token {at}: {x} for {y}");
+                    assert!(x.is_nan() || (x - y).abs() < of_v, "V of token {at}: {x} for {y}");
                 }
                 assert!(all[at].replace(token).is_none(), "token {at} is in two blocks");
             }
@@ -310,6 +315,9 @@ impl Chat {
             }
         }
         let all = self.read();
+        let blocks = self.session.blocks_for_tests(0);
+        let is_few =
+            blocks.iter().flat_map(|(.., heads)| heads.iter().flatten()).any(|x| bits::by_format(DIMS, x).is_some());
         for (row, head) in (0..rows).flat_map(|row| (0..HEADS).map(move |head| (row, head))) {
             let (kv, own) = (head / (HEADS / KV_HEADS) * DIMS, all.len() - rows + row);
             let query = &queries[(row * HEADS + head) * DIMS..][..DIMS];
@@ -331,8 +339,10 @@ impl Chat {
                 let there = weights.iter().zip(&all).filter(|(w, _)| **w > 0.0);
                 let exact: f64 = there.map(|(w, token)| w * f64::from(token.1[kv + dim])).sum();
                 let got = f64::from(output[(row * HEADS + head) * DIMS + dim]);
+                // Beside codes of few bits queries have 7.
+                let bound = if is_few { 0.05 } else { 0.02 };
                 assert!(
-                    (got - exact / sum).abs() < 0.02,
+                    (got - exact / sum).abs() < bound,
                     "row {row} of {rows} head {head}: {got} for {}, {:?} {window:?} {mask_tokens:?} {parts} of {} tokens",
                     exact / sum,
                     self.session.memory_stats(),

@@ -10,7 +10,7 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
         (memory.bytes, memory.file.as_deref(), memory.file_bytes),
         (64_500_000, Some("blocks.kv"), Some(2_000_000))
     );
-    let rules = QuantRules { sink_tokens: 16, always: false, is_bounded: true };
+    let rules = QuantRules { sink_tokens: 16, always: None, is_bounded: true };
     assert_eq!((config.quant_of(0), config.lossless), (Some(rules), None));
     assert_eq!(clean(json!({"kv_memory_bytes": 1000})).memory.unwrap().bytes, 1000);
     assert_eq!(clean(json!({"kv_memory_mb": 1e-9})).memory.unwrap().bytes, 1, "0 would be no budget");

@@ -21,7 +21,7 @@ pub(super) fn grow(chat: &mut Chat) -> [(u64, usize); 3] {
         chat.end(0);
         let blocks = chat.session.blocks_for_tests(0);
         assert!(blocks.iter().all(|(.., heads)| heads.iter().any(Option::is_some)), "a block without a head is gone");
-        let rungs = [Rung::Quantised, Rung::File, Rung::Dropping];
+        let rungs = [Rung::K8V4, Rung::File, Rung::Dropping];
         let reached = limits.iter_mut().zip(rungs).filter(|(limit, rung)| limit.is_none() && stats.rung >= *rung);
         reached.for_each(|(limit, _)| *limit = Some((u64::from(length), working)));
         working = stats.working_bytes as usize;
@@ -47,7 +47,7 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
         let stats = chat.session.memory_stats().unwrap();
         assert_eq!((stats.raw_tokens, stats.quantised_tokens), (holds(0).raw_tokens, holds(0).quantised_tokens));
         let lengths = format!(
-            " raw up to {}, then K has 8 bits and V 4, up to {} tokens",
+            " raw up to {}, then K has 8 bits and V 4, then both have 4, up to {} tokens",
             stats.raw_tokens, stats.quantised_tokens
         );
         assert!(chat.session.outlook().unwrap().replace(',', "").contains(&lengths.replace(',', "")));
@@ -332,7 +332,7 @@ pub(super) fn heads(session: &Session) -> Vec<Vec<u8>> {
 #[cfg(unix)]
 #[test]
 fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
-    let mut chat = Chat::with(Mode::Offloads, 13, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 250000"#);
+    let mut chat = Chat::with(Mode::Offloads, 16, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 250000"#);
     fill_file(&mut chat);
     let before = heads(&chat.session).len();
     let file = std::fs::OpenOptions::new().write(true).open(chat.path.text()).unwrap();
@@ -537,7 +537,7 @@ fn places_of_tokens_that_are_gone_are_used_again() {
 fn a_chunk_at_the_least_budget_drops_nothing_that_the_file_has() {
     let mut chat = Chat::new(Dtype::F32, false, Mode::Offloads, Random::new(21));
     chat.configure(r#""kv_memory_bytes": 300000"#);
-    for (at, rows) in [64; 20].into_iter().enumerate() {
+    for (at, rows) in [64; 26].into_iter().enumerate() {
         if at == 16 {
             // Working memory is not part of the least in tests.
             let working = chat.session.memory_stats().unwrap().working_bytes;

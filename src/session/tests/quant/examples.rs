@@ -171,7 +171,7 @@ fn a_host_that_does_not_attend_keeps_its_tokens_raw() {
         "all layers: K in 8 bits and V in 4, but for the first 16 tokens and the newest 25 to 95"
     );
     let outlook = self::session(r#"{"kv_quant": "k8v4", "kv_memory_mb": 2}"#);
-    let bounded = "at most 2 MB: K has 8 bits and V 4, then the least attended ones are dropped";
+    let bounded = "at most 2 MB: K has 8 bits and V 4, then both have 4, then the least attended ones are dropped";
     assert_eq!(outlook.outlook().unwrap(), bounded);
 }
 

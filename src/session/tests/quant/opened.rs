@@ -111,7 +111,7 @@ fn what_was_in_memory_is_in_the_next_save_of_a_file_that_was_harmed_and_the_rest
         ("removed", |path| std::fs::remove_file(path.text()).unwrap()),
         ("cut", |path| {
             let file = std::fs::OpenOptions::new().write(true).open(path.text()).unwrap();
-            file.set_len(path.len() / 2).unwrap();
+            file.set_len(path.len() / 8).unwrap();
         }),
         ("emptied", |path| std::fs::write(path.text(), "").unwrap()),
         ("overwritten", |path| std::fs::write(path.text(), vec![0xA5; path.len() as usize]).unwrap()),

@@ -225,7 +225,7 @@ fn a_budget_gives_windows_what_they_need_and_the_rest_to_the_others() {
             }
             let (stats, lengths) = (session.memory_stats().unwrap(), session.lengths(3).unwrap());
             assert!(stats.bytes <= stats.budget_bytes, "{stats:?}");
-            let rungs = [Rung::Quantised, if file.is_empty() { Rung::Dropping } else { Rung::File }];
+            let rungs = [Rung::K8V4, if file.is_empty() { Rung::Dropping } else { Rung::File }];
             let reached = limits.iter_mut().zip(rungs).filter(|(limit, rung)| limit.is_none() && stats.rung >= *rung);
             reached.for_each(|(limit, _)| *limit = Some(u64::from(lengths.logical)));
         }
