@@ -29,6 +29,62 @@ level! {
     }
 }
 
+/// Attention with `sdot`; `None` where the CPU has none.
+pub(super) fn attend_with_dotprod() -> Option<&'static attend::AttendKernels> {
+    static DOTPROD: attend::AttendKernels = kernel!(["neon", "dotprod"] attend attend::neon::Dotprod);
+    has_features!(is_aarch64_feature_detected ["neon", "dotprod"]).then_some(&DOTPROD)
+}
+
+/// Attention over rows of a host's own cache.
+pub(super) fn row_kernels(_: Neon) -> &'static attend::rows::RowKernels {
+    static ROWS: attend::rows::RowKernels = kernel!(["neon"] attend_rows_narrowest estimates::neon::Floats16);
+    &ROWS
+}
+
+impl Vector for uint8x16_t {
+    const LEN: usize = 16;
+    const MASK_BITS: u32 = 4;
+    type Half = Self;
+
+    operations! {
+        fn load(from: *const u8) -> Self = vld1q_u8(from);
+        fn store(self, to: *mut u8) = vst1q_u8(to, self);
+        fn load_parts(from: *const u8, _stride: usize) -> Self = Self::load(from);
+        fn zero() -> Self = vdupq_n_u8(0);
+        fn splat(byte: u8) -> Self = vdupq_n_u8(byte);
+        fn add(self, other: Self) -> Self = vaddq_u8(self, other);
+        fn sub(self, other: Self) -> Self = vsubq_u8(self, other);
+        fn xor(self, other: Self) -> Self = veorq_u8(self, other);
+        // The middle of each pair of bytes: half of each.
+        fn equal(self, other: Self) -> u64 = {
+            let halves = vshrn_n_u16::<4>(vreinterpretq_u16_u8(vceqq_u8(self, other)));
+            vget_lane_u64::<0>(vreinterpret_u64_u8(halves))
+        };
+        fn zip_lo<const UNIT: usize>(self, other: Self) -> Self = match UNIT {
+            1 => vzip1q_u8(self, other),
+            2 => vreinterpretq_u8_u16(vzip1q_u16(vreinterpretq_u16_u8(self), vreinterpretq_u16_u8(other))),
+            4 => vreinterpretq_u8_u32(vzip1q_u32(vreinterpretq_u32_u8(self), vreinterpretq_u32_u8(other))),
+            _ => vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u8(self), vreinterpretq_u64_u8(other))),
+        };
+        fn zip_hi<const UNIT: usize>(self, other: Self) -> Self = match UNIT {
+            1 => vzip2q_u8(self, other),
+            2 => vreinterpretq_u8_u16(vzip2q_u16(vreinterpretq_u16_u8(self), vreinterpretq_u16_u8(other))),
+            4 => vreinterpretq_u8_u32(vzip2q_u32(vreinterpretq_u32_u8(self), vreinterpretq_u32_u8(other))),
+            _ => vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u8(self), vreinterpretq_u64_u8(other))),
+        };
+        fn split2(from: *const u8) -> [Self; 2] = {
+            let uint8x16x2_t(l0, l1) = vld2q_u8(from);
+            [l0, l1]
+        };
+        fn split4(from: *const u8) -> [Self; 4] = {
+            let uint8x16x4_t(l0, l1, l2, l3) = vld4q_u8(from);
+            [l0, l1, l2, l3]
+        };
+        fn merge2(planes: [Self; 2], to: *mut u8) = vst2q_u8(to, uint8x16x2_t(planes[0], planes[1]));
+        fn merge4(planes: [Self; 4], to: *mut u8) = vst4q_u8(to, uint8x16x4_t(planes[0], planes[1], planes[2], planes[3]));
+    }
+}
+
 impl Sums for uint8x16_t {
     operations! {
         fn up<const BY: i32>(self) -> Self = match BY {
