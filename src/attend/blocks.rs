@@ -33,7 +33,7 @@ struct Own {
     is_unfit: bool,
     slot: u32,
     /// Of channels in 16 bits, which few blocks have.
-    wide: Vec<Line>,
+    wide: Box<[Line]>,
 }
 
 /// Codes in memory.
@@ -88,7 +88,7 @@ impl Cell {
 
     fn wide_bytes(&self) -> usize {
         match &self.here {
-            Some(Here::Own(Own { wide, .. })) => wide.capacity() * size_of::<Line>(),
+            Some(Here::Own(Own { wide, .. })) => size_of_val(&**wide),
             _ => 0,
         }
     }
@@ -253,7 +253,7 @@ impl Blocks {
         }
         for codes in block.heads() {
             let here = codes.format(shape).map(|format| {
-                let wide = memory::copied(codes.parts(shape).1)?;
+                let wide = memory::copied(codes.parts(shape).1)?.into_boxed_slice();
                 Ok(Here::Own(Own { format, is_unfit: false, slot: 0, wide }))
             });
             match here.transpose() {
@@ -419,7 +419,7 @@ impl Blocks {
             let slots = &mut self.slots[format as usize];
             slots.reserve(self.shape.lines(format), 1)?;
             let (lines, wide) = codes.parts(self.shape);
-            let wide = memory::copied(wide)?;
+            let wide = memory::copied(wide)?.into_boxed_slice();
             let slot = slots.push((block, head as u32), lines);
             self.is_rotated |= format == Format::K4V4;
             self.change(block, head, |all| {
@@ -466,7 +466,7 @@ impl Blocks {
         self.is_rotated = true;
         self.change(block, head, |all| {
             all.free_slot(block as usize, head);
-            let own = Own { format: Format::K4V4, is_unfit: false, slot, wide: Vec::new() };
+            let own = Own { format: Format::K4V4, is_unfit: false, slot, wide: Box::default() };
             all.cell_mut(block, head).here = Some(Here::Own(own));
         });
         Ok(())
