@@ -37,11 +37,6 @@ pub struct Squares {
 }
 
 impl Squares {
-    /// Bytes of memory.
-    pub fn bytes(&self) -> usize {
-        self.sums.capacity() * size_of::<u64>()
-    }
-
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.vectors == 0
@@ -77,7 +72,7 @@ impl Squares {
         if other.is_empty() || memory::resize(&mut self.sums, other.sums.len()).is_err() {
             return;
         }
-        self.vectors += other.vectors;
+        self.vectors = self.vectors.saturating_add(other.vectors);
         self.sums.iter_mut().zip(&other.sums).for_each(|(sum, other)| *sum = sum.saturating_add(*other));
     }
 
@@ -133,19 +128,10 @@ struct Errors {
 }
 
 impl Widths {
-    /// Bytes of memory.
-    pub fn bytes(&self) -> usize {
-        let head = |head: &HeadWidths| {
-            let floats = head.ranges.capacity() + head.spare.capacity() + head.queries.capacity();
-            floats * size_of::<f32>() + head.widths.capacity() + head.order.capacity() * size_of::<u16>()
-        };
-        self.queries.bytes() + self.heads.iter().map(head).sum::<usize>()
-    }
-
     /// Appends what a chat file keeps.
     pub fn put(&self, out: &mut Vec<u8>) -> Result<()> {
         let Squares { sums, vectors } = &self.queries;
-        let sums = if self.learns() { &sums[..] } else { &[] };
+        let sums = if self.is_settled() { &[] } else { &sums[..] };
         let numbers = [self.heads.len() as u64, *vectors, sums.len() as u64];
         numbers.into_iter().try_for_each(|number| push_number(out, number))?;
         sums.iter().try_for_each(|sum| memory::extend(out, &sum.to_le_bytes()))?;
@@ -177,7 +163,12 @@ impl Widths {
 
     /// Whether more queries are of use.
     pub fn learns(&self) -> bool {
-        self.queries.vectors < ENOUGH && (self.heads.is_empty() || self.heads.iter().any(HeadWidths::learns))
+        self.queries.vectors < ENOUGH && !self.is_settled()
+    }
+
+    /// Whether no head takes note of queries any more.
+    fn is_settled(&self) -> bool {
+        !self.heads.is_empty() && !self.heads.iter().any(HeadWidths::learns)
     }
 
     /// Those of a head, one of so many.

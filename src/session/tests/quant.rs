@@ -105,7 +105,7 @@ fn config(mode: Mode, path: &ChatPath, random: &mut Random) -> String {
     let budget = LEAST_BUDGET as usize + random.below(120_000);
     let file = format!(r#""kv_memory_file": "{}", "kv_memory_wait_us": 10000000"#, path.text());
     let rest = match mode {
-        Mode::Always => r#""kv_quant": "k8v4""#.to_owned(),
+        Mode::Always => format!(r#""kv_quant": "{}""#, ["k8v4", "k4v4"][random.below(2)]),
         Mode::Drops => format!(r#""kv_memory_bytes": {budget}"#),
         Mode::Offloads => format!(r#""kv_memory_bytes": {budget}, {file}"#),
     };
