@@ -97,8 +97,8 @@ impl Chat {
     }
 
     /// One step of a layer: appends keys and values, and attends with the queries of the last of their rows. Adds the
-    /// outputs of these to `output`, `[row][query head][dim]`, if it is given.
-    pub(super) fn step(&mut self, layer: usize, rows: &Projected<'_>, output: Option<&mut [f32]>) -> Result<()> {
+    /// outputs of these to `output`, `[row][query head][dim]`.
+    pub(super) fn step(&mut self, layer: usize, rows: &Projected<'_>, output: &mut [f32]) -> Result<()> {
         let Shape { heads, kv_heads, dims, .. } = self.shape;
         let (number, added) = (layer as u32, rows.key.len() / (kv_heads * dims));
         let query = rows.query;
@@ -120,28 +120,18 @@ impl Chat {
             data: query.as_bytes(),
         };
         let (attends, scored) = (begun.attends, begun.scored_rows(added as u32));
-        // Rows that nobody reads do not attend.
-        let counted = if !attends {
-            added
-        } else if output.is_some() {
-            queries.rows
+        let counted = if attends { queries.rows } else { added };
+        if attends {
+            let own = &mut self.layers[layer];
+            let (len, window, cache) = (own.len, own.window, own.cache(&self.layout)?);
+            let step = Step { queries, is_causal: true, window, soft_cap: None, sinks: None, mask: None };
+            let mut write = |row: usize, head: usize, numbers: &[f32]| {
+                let to = &mut output[(row * heads + head) * dims..][..dims];
+                to.iter_mut().zip(numbers).for_each(|(to, x)| *to += x);
+            };
+            self.session.attend(number, (&cache.as_ref(), len), &step, (0, 1), &mut write)?;
         } else {
-            0
-        };
-        match output {
-            Some(output) if attends => {
-                let own = &mut self.layers[layer];
-                let (len, window, cache) = (own.len, own.window, own.cache(&self.layout)?);
-                let step = Step { queries, is_causal: true, window, soft_cap: None, sinks: None, mask: None };
-                let mut write = |row: usize, head: usize, numbers: &[f32]| {
-                    let to = &mut output[(row * heads + head) * dims..][..dims];
-                    to.iter_mut().zip(numbers).for_each(|(to, x)| *to += x);
-                };
-                self.session.attend(number, (&cache.as_ref(), len), &step, (0, 1), &mut write)?;
-            }
-            Some(output) => self.attend(layer, query, added, scored, output)?,
-            None if scored.rows > 0 => self.attend(layer, query, added, scored, &mut vec![0.0; query.len()])?,
-            None => {}
+            self.attend(layer, query, added, scored, output)?;
         }
 
         let scored_heads = if scored.rows > 0 { heads as u32 } else { 0 };

@@ -36,7 +36,7 @@ impl Prompt {
         let positions: Vec<usize> = (0..tokens.len()).collect();
         let states = model.forward(tokens, &positions, |layer, rows, output| {
             layers.push(Rows { query: rows.query.to_vec(), key: rows.key.to_vec(), value: rows.value.to_vec() });
-            chat.step(layer, rows, Some(output))
+            chat.step(layer, rows, output)
         })?;
         Ok(Prompt { layers, state: states[states.len() - shape.hidden..].to_vec() })
     }
@@ -98,13 +98,13 @@ impl Plan<'_> {
             if !self.method.is_bounded() {
                 // The model has its output already; policies by mass, and widths of channels, see the last rows.
                 let query = &query[query.len().saturating_sub(PROMPT_ROWS * width)..];
-                chat.step(layer, &Projected { query, key, value }, Some(&mut vec![0.0; query.len()]))?;
+                chat.step(layer, &Projected { query, key, value }, &mut vec![0.0; query.len()])?;
                 continue;
             }
             let chunks =
                 query.chunks(CHUNK * width).zip(key.chunks(CHUNK * kv_width)).zip(value.chunks(CHUNK * kv_width));
             for ((query, key), value) in chunks {
-                chat.step(layer, &Projected { query, key, value }, Some(&mut vec![0.0; query.len()]))?;
+                chat.step(layer, &Projected { query, key, value }, &mut vec![0.0; query.len()])?;
             }
         }
         chat.measured = Measured::default();
@@ -137,7 +137,7 @@ impl Plan<'_> {
                         key: &rows.key[at * kv_width..][..kv_width],
                         value: &rows.value[at * kv_width..][..kv_width],
                     };
-                    reader.chat.step(layer, &rows, Some(output))?;
+                    reader.chat.step(layer, &rows, output)?;
                 }
                 Ok(())
             })?;

@@ -156,7 +156,7 @@ fn assert_plain(model: &Model, tensors: &Tensors, gemma: Option<&Gemma>) {
     let steps = [0..130, 130..147].into_iter().chain((147..149).map(|at| at..at + 1));
     for step in steps {
         let positions: Vec<usize> = step.clone().collect();
-        let attend = |layer: usize, rows: &Projected<'_>, out: &mut [f32]| chat.step(layer, rows, Some(out));
+        let attend = |layer: usize, rows: &Projected<'_>, out: &mut [f32]| chat.step(layer, rows, out);
         let states = model.forward(&tokens[step.clone()], &positions, attend).unwrap();
         model.predict(&states, |row, logits| losses.push(loss(logits, tokens[step.start + 1 + row])));
     }
@@ -296,7 +296,7 @@ fn attended_as_positions_say(method: &Method, shape: &Shape) -> Chat {
         keys.extend(key.chunks(kv_width).map(wide));
         values.extend(value.chunks(kv_width).map(wide));
         let mut output = vec![0.0; added * width];
-        chat.step(0, &Projected { query: &query, key: &key, value: &value }, Some(&mut output)).unwrap();
+        chat.step(0, &Projected { query: &query, key: &key, value: &value }, &mut output).unwrap();
         let positions = chat.session().positions(0, None).unwrap();
         let cached = positions.iter().flat_map(|[first, count]| *first as usize..(*first + *count) as usize);
         let is_seen = |at: &usize| shape.window(0).is_none_or(|window| keys.len() - 1 - at < window as usize);
