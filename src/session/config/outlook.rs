@@ -42,7 +42,10 @@ impl Display for Bounded<'_> {
             holds.map_or(Ok(()), |holds| write!(f, " up to {}", Grouped(holds.raw_tokens)))?;
             f.write_str(", then ")?;
         }
-        f.write_str("K has 8 bits and V 4, then both have 4, ")?;
+        f.write_str(match memory.quantises {
+            Some(Format::K4V4) => "K and V have 4 bits, ",
+            _ => "K has 8 bits and V 4, then both have 4, ",
+        })?;
         holds.map_or(Ok(()), |holds| write!(f, "up to {} tokens, ", Grouped(holds.quantised_tokens)))?;
         f.write_str("then")?;
         f.write_str(" the least attended ones ")?;
