@@ -5,7 +5,7 @@
 
 use super::widths::{HeadWidths, Widths};
 use crate::arch;
-use crate::arch::attend::encode::{KeyRanges, ValueScales, at_least};
+use crate::arch::attend::encode::{self, KeyRanges, ValueScales, at_least};
 use crate::arch::attend::lines::{WIDE_LINES, bytes, bytes_mut, shorts, shorts_mut, wides};
 use crate::arch::attend::{BLOCK, HeadBlock, Keys, Line, MOST_DIMS, VALUE_GROUP, Wide, bits};
 use crate::arch::estimates::{LANES, Shorts};
@@ -293,48 +293,45 @@ pub struct EncodeWork {
     /// `[token / 16][dim][token % 16]`.
     panels: Vec<[f32; LANES]>,
     wide: Vec<Line>,
-    /// Numbers and codes of a head that gets fewer bits.
-    decoded: [Vec<[f32; LANES]>; 2],
-    narrowed: Codes,
 }
 
 impl EncodeWork {
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
-        let panels =
-            [&self.panels, &self.decoded[0], &self.decoded[1]].map(Vec::capacity).into_iter().sum::<usize>() * LANES;
-        let floats = self.keys.capacity() + self.values.capacity() + self.padded.capacity() + panels;
-        let lines = self.wide.capacity() + self.narrowed.0.capacity();
-        floats * size_of::<f32>() + lines * size_of::<Line>()
+        let floats =
+            self.keys.capacity() + self.values.capacity() + self.padded.capacity() + self.panels.capacity() * LANES;
+        floats * size_of::<f32>() + self.wide.capacity() * size_of::<Line>()
     }
+}
 
-    /// Encodes the numbers of a head's codes in k4v4. Returns whether they fit.
-    pub(super) fn narrow(&mut self, shape: Shape, codes: &HeadBlock<'_>, widths: &mut HeadWidths) -> Result<bool> {
-        let (dims, [k, v]) = (shape.dims, &mut self.decoded);
+/// Working memory of [`Blocks::narrow`](super::Blocks::narrow).
+#[derive(Debug, Default)]
+pub struct NarrowWork {
+    work: EncodeWork,
+    /// Numbers of K and V, as kernels decode them.
+    panels: [Vec<[f32; LANES]>; 2],
+    codes: Codes,
+}
+
+impl NarrowWork {
+    /// The numbers of a head's codes in k4v4; `None` where they do not fit.
+    pub(super) fn encode(
+        &mut self,
+        shape: Shape,
+        codes: &HeadBlock<'_>,
+        widths: &mut HeadWidths,
+    ) -> Result<Option<&[Line]>> {
+        let (dims, NarrowWork { work, panels: [k, v], codes: narrowed }) = (shape.dims, self);
         memory::resize(k, BLOCK / LANES * dims)?;
         memory::resize(v, shape.groups() * 2 * BLOCK)?;
         (arch::attend_kernels().decode)(codes, k, v);
-        let keys = memory::at_least(&mut self.keys, BLOCK * dims)?;
-        for (panel, rows) in k.chunks_exact(dims).zip(keys.chunks_exact_mut(LANES * dims)) {
-            for (token, row) in rows.chunks_exact_mut(dims).enumerate() {
-                row.iter_mut().zip(panel).for_each(|(x, lanes)| *x = lanes[token]);
-            }
-        }
-        let values = memory::at_least(&mut self.values, BLOCK * dims)?;
-        for (token, row) in values.chunks_exact_mut(dims).enumerate() {
+        from_panels(k, dims, memory::at_least(&mut work.keys, BLOCK * dims)?);
+        for (token, row) in memory::at_least(&mut work.values, BLOCK * dims)?.chunks_exact_mut(dims).enumerate() {
             let lanes = v.iter().skip(token).step_by(BLOCK);
             row.chunks_mut(LANES).zip(lanes).for_each(|(to, lanes)| to.copy_from_slice(&lanes[..to.len()]));
         }
-        let mut narrowed = std::mem::take(&mut self.narrowed);
         narrowed.clear(shape.lines(Format::K4V4))?;
-        let is_fit = encode_bits(shape, widths, self, &mut narrowed.0);
-        self.narrowed = narrowed;
-        is_fit
-    }
-
-    /// What [`EncodeWork::narrow`] has encoded.
-    pub(super) fn narrowed(&self) -> &[Line] {
-        &self.narrowed.0
+        Ok(encode_bits(shape, widths, work, &mut narrowed.0)?.then_some(&narrowed.0))
     }
 }
 
@@ -355,12 +352,9 @@ fn encode_bits(shape: Shape, widths: &mut HeadWidths, work: &mut EncodeWork, lin
     }
     let [mut inverse, mut middle] = [[0.0f32; MOST_DIMS]; 2];
     for (at, (channel, bits)) in widths.channels().enumerate() {
-        let (low, high, codes) = (low[channel], high[channel], (1 << (bits - 1)) as f32);
-        let mid = f16::from_f32(low + (high - low) * (codes / (2.0 * codes - 1.0)));
-        middle[at] = mid.to_f32();
-        let reach = ((middle[at] - low) / codes).max((high - middle[at]) / (codes - 1.0));
-        let Some(scale) = at_least(reach).filter(|_| mid.is_finite()) else { return Ok(false) };
-        inverse[at] = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
+        let found = encode::middle_and_scale(low[channel], high[channel], (1 << (bits - 1)) as f32);
+        let Some((mid, scale)) = found else { return Ok(false) };
+        (middle[at], inverse[at]) = (mid.to_f32(), encode::inverse(scale));
         (scales[at], mids[at]) = (scale.to_le_bytes(), mid.to_le_bytes());
     }
     let panels = memory::at_least(panels, BLOCK / LANES * shape.dims)?;
@@ -379,6 +373,15 @@ fn to_panels(rows: &[f32], dims: usize, panels: &mut [[f32; LANES]]) {
     for (rows, panel) in rows.chunks_exact(LANES * dims).zip(panels.chunks_exact_mut(dims)) {
         for (token, row) in rows.chunks_exact(dims).enumerate() {
             panel.iter_mut().zip(row).for_each(|(to, x)| to[token] = *x);
+        }
+    }
+}
+
+/// The same back.
+pub(super) fn from_panels(panels: &[[f32; LANES]], dims: usize, rows: &mut [f32]) {
+    for (panel, rows) in panels.chunks_exact(dims).zip(rows.chunks_exact_mut(LANES * dims)) {
+        for (token, row) in rows.chunks_exact_mut(dims).enumerate() {
+            row.iter_mut().zip(panel).for_each(|(x, lanes)| *x = lanes[token]);
         }
     }
 }
@@ -463,7 +466,7 @@ fn encode_keys(
             encode_wide(keys, channel, wide_scale, wide);
         }
         scales[channel] = scale.to_le_bytes();
-        inverse[channel] = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
+        inverse[channel] = encode::inverse(scale);
     }
     (kernels.key_codes)(rows, &middle[..stride], &inverse[..stride], dims / 4, lines);
     Ok(())
@@ -512,19 +515,11 @@ fn check(block: &HeadBlock) -> Result<()> {
     let wide = match block.keys {
         Keys::Bytes { wide, .. } => wide,
         Keys::Bits { widths, codes } => {
-            let all = (0..block.dims).map(|d| bits::width(widths, d).unwrap_or(0) as usize);
-            let counts = bits::WIDTHS.map(|bits| all.clone().filter(|width| *width == bits as usize).count());
-            let lines = all.sum::<usize>() / 8;
-            if counts.iter().sum::<usize>() != block.dims
-                || counts.iter().any(|count| count % 4 > 0)
-                || lines != codes.len()
-            {
+            if bits::lines(widths) != Some(codes.len()) {
+                let (dims, lines) = (block.dims, codes.len());
                 bail!(
                     Corrupt,
-                    "{counts:?} of {} channels of K have {:?} bits; multiples of 4 in {} lines expected",
-                    block.dims,
-                    bits::WIDTHS,
-                    codes.len()
+                    "the widths of {dims} channels of K; 6, 4 or 2 of multiples of 4, in {lines} lines expected"
                 );
             }
             &[]

@@ -1,7 +1,7 @@
 //! The blocks of a layer, and which of their heads are in memory and which in a file alone.
 
 use super::basis::Basis;
-use super::block::{Block, Codes, EncodeWork, Format, Shape};
+use super::block::{Block, Codes, Format, NarrowWork, Shape};
 use super::gist::{Gist, Gists};
 use super::offload::{Known, Offloaded, SketchWork};
 use super::slots::Slots;
@@ -415,17 +415,23 @@ impl Blocks {
 
     /// A head of a block has come back to memory; it stays in the file alone where there is no room for its codes.
     pub fn arrive(&mut self, block: u32, head: usize, codes: &Codes) -> Result<()> {
-        if let (false, Some(format)) = (self.cell(block, head).is_here(), codes.format(self.shape)) {
-            let slots = &mut self.slots[format as usize];
-            slots.reserve(self.shape.lines(format), 1)?;
-            let (lines, wide) = codes.parts(self.shape);
-            let wide = memory::copied(wide)?.into_boxed_slice();
-            let slot = slots.push((block, head as u32), lines);
-            self.is_rotated |= format == Format::K4V4;
-            self.change(block, head, |all| {
-                all.cell_mut(block, head).here = Some(Here::Own(Own { format, is_unfit: false, slot, wide }))
-            });
+        match codes.format(self.shape).filter(|_| !self.cell(block, head).is_here()) {
+            Some(format) => self.put_codes(block, head, format, codes.parts(self.shape)),
+            None => Ok(()),
         }
+    }
+
+    /// Codes of a head of a block, in place of those in memory. On an error these are there still.
+    fn put_codes(&mut self, block: u32, head: usize, format: Format, (lines, wide): (&[Line], &[Line])) -> Result<()> {
+        let slots = &mut self.slots[format as usize];
+        slots.reserve(lines.len(), 1)?;
+        let wide = memory::copied(wide)?.into_boxed_slice();
+        let slot = slots.push((block, head as u32), lines);
+        self.is_rotated |= format == Format::K4V4;
+        self.change(block, head, |all| {
+            all.free_slot(block as usize, head);
+            all.cell_mut(block, head).here = Some(Here::Own(Own { format, is_unfit: false, slot, wide }));
+        });
         Ok(())
     }
 
@@ -448,40 +454,30 @@ impl Blocks {
     }
 
     /// Gives a head of a block that is in memory fewer bits, if it fits them. On an error it has its bits still.
-    pub fn narrow(&mut self, block: u32, head: usize, widths: &mut Widths, work: &mut EncodeWork) -> Result<()> {
+    pub fn narrow(&mut self, block: u32, head: usize, widths: &mut Widths, work: &mut NarrowWork) -> Result<()> {
         let (shape, heads) = (self.shape, self.heads());
         let Some(codes) = self.view(block, head, &[]).filter(|_| self.may_narrow(block, head)) else {
             return Ok(());
         };
-        let widths = widths.head(shape, (head, heads))?;
-        if !work.narrow(shape, &codes, widths)? {
-            if let Some(Here::Own(own)) = &mut self.cell_mut(block, head).here {
-                own.is_unfit = true;
-            }
-            return Ok(());
+        if let Some(lines) = work.encode(shape, &codes, widths.head(shape, (head, heads))?)? {
+            return self.put_codes(block, head, Format::K4V4, (lines, &[]));
         }
-        let slots = &mut self.slots[Format::K4V4 as usize];
-        slots.reserve(shape.lines(Format::K4V4), 1)?;
-        let slot = slots.push((block, head as u32), work.narrowed());
-        self.is_rotated = true;
-        self.change(block, head, |all| {
-            all.free_slot(block as usize, head);
-            let own = Own { format: Format::K4V4, is_unfit: false, slot, wide: Box::default() };
-            all.cell_mut(block, head).here = Some(Here::Own(own));
-        });
+        if let Some(Here::Own(own)) = &mut self.cell_mut(block, head).here {
+            own.is_unfit = true;
+        }
         Ok(())
     }
 
-    /// Bytes that all heads in memory would take less in fewer bits.
-    pub fn narrowing_bytes(&self) -> usize {
+    /// How many heads in memory may have fewer bits, and the bytes that all of them would take less.
+    pub fn narrowing(&self) -> (usize, usize) {
         if self.slots[Format::K8V4 as usize].bytes() == 0 {
-            return 0;
+            return (0, 0);
         }
         let [most, least] = [Format::K8V4, Format::K4V4].map(|format| Slots::slot_bytes(self.shape.lines(format)));
         let new = self.list.iter().zip(self.cells.chunks_exact(self.heads().max(1)));
-        let wide =
-            new.filter(|(placed, _)| placed.place.is_none()).flat_map(|(_, cells)| cells).filter(|cell| cell.is_wide());
-        wide.map(|cell| most - least + cell.wide_bytes()).sum()
+        let new = new.filter(|(placed, _)| placed.place.is_none()).flat_map(|(_, cells)| cells);
+        let saved = new.filter(|cell| cell.is_wide()).map(|cell| most - least + cell.wide_bytes());
+        saved.fold((0, 0), |(heads, bytes), saved| (heads + 1, bytes + saved))
     }
 
     /// Returns the memory of heads that have left.

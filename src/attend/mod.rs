@@ -19,7 +19,7 @@ mod widths;
 
 pub use crate::arch::attend::BLOCK;
 pub use basis::Basis;
-pub use block::{Block, Codes, EncodeWork, Format, Shape, Unfit};
+pub use block::{Block, Codes, EncodeWork, Format, NarrowWork, Shape, Unfit};
 pub use blocks::{Blocks, Cell, Placed};
 pub use found::{Arrived, Found, Mass};
 pub use gist::{Gist, Set};

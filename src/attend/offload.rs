@@ -5,7 +5,7 @@
 //! not come by a deadline is left out of the step, and counted.
 
 use super::basis::Basis;
-use super::block::Shape;
+use super::block::{self, Shape};
 use super::blocks::Blocks;
 use super::gist::{self, Gist, Promises, Rows};
 use super::sketch::{self, Sketch};
@@ -74,11 +74,7 @@ impl SketchWork {
         memory::resize(&mut self.values, Shape { dims }.groups() * 2 * BLOCK)?;
         memory::resize(&mut self.keys, BLOCK * dims)?;
         (arch::attend_kernels().decode)(codes, &mut self.panels, &mut self.values);
-        for (panel, rows) in self.panels.chunks_exact(dims).zip(self.keys.chunks_exact_mut(LANES * dims)) {
-            for (token, row) in rows.chunks_exact_mut(dims).enumerate() {
-                row.iter_mut().zip(panel).for_each(|(x, lanes)| *x = lanes[token]);
-            }
-        }
+        block::from_panels(&self.panels, dims, &mut self.keys);
         Ok(&self.keys)
     }
 

@@ -113,10 +113,11 @@ impl Sorted {
         memory::resize(&mut self.queries, queries.len())?;
         self.head = head;
         self.widths.copy_from_slice(widths);
-        for (to, from) in self.queries.chunks_exact_mut(lanes).zip(queries.chunks_exact(lanes)) {
-            to.iter_mut().zip(bits::order(widths)).for_each(|(to, channel)| *to = from[channel]);
-            to[4 * widths.len()..].fill(0.0);
+        for (place, channel) in bits::order(widths).enumerate() {
+            let vectors = self.queries.chunks_exact_mut(lanes).zip(queries.chunks_exact(lanes));
+            vectors.for_each(|(to, from)| to[place] = from[channel]);
         }
+        self.queries.chunks_exact_mut(lanes).for_each(|to| to[4 * widths.len()..].fill(0.0));
         Ok(())
     }
 

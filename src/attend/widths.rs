@@ -177,8 +177,7 @@ impl Widths {
             memory::push(&mut self.heads, HeadWidths::default())?;
         }
         let (own, queries, dims) = (&mut self.heads[head], &self.queries, shape.dims);
-        let lines: usize = own.quads.iter().zip(bits::WIDTHS).map(|(quads, bits)| quads * bits as usize / 2).sum();
-        if own.blocks > 0 && (own.order.len() != dims || lines != shape.bit_lines()) {
+        if own.blocks > 0 && (own.order.len() != dims || bits::lines_of(own.quads) != shape.bit_lines()) {
             // Of another version's chat.
             *own = HeadWidths::default();
         }
@@ -206,9 +205,8 @@ impl HeadWidths {
             bail!(Corrupt, "{len} bytes of widths with {ranges} ranges and {queries} queries");
         }
         let widths = memory::copied(reader.take(len as u64, "widths")?)?;
-        let counts = bits::WIDTHS.map(|bits| (0..dims).filter(|d| bits::width(&widths, *d) == Some(bits)).count());
-        if counts.iter().sum::<usize>() < dims || blocks > 0 && counts.iter().any(|count| count % 4 > 0) {
-            bail!(Corrupt, "{counts:?} of {dims} channels of K have {:?} bits; multiples of 4 expected", bits::WIDTHS);
+        if bits::lines(&widths).is_none() {
+            bail!(Corrupt, "the widths of {dims} channels of K; 6, 4 or 2 of multiples of 4 expected");
         }
         let mut floats = |count: usize| {
             let mut list = memory::filled(0.0, count)?;

@@ -3,10 +3,9 @@
 //! Codes of four channels lie together, a line of 64 bytes for each two bits. They are unsigned, with the middle of the range
 //! in the middle: a code of `b` bits counts from `2^(b - 1)`.
 
-use super::encode::{LEAST_ERROR, VALUE_CODES, ValueScales, at_least};
+use super::encode::{LEAST_ERROR, VALUE_CODES, ValueScales, inverse, middle_and_scale};
 use super::{BLOCK, Dots, LANES, Line, MOST_DIMS, VALUE_GROUP};
 use crate::arch::estimates::Sixteen;
-use half::f16;
 
 /// Bits of a channel, the greatest first, which is the order of codes.
 pub const WIDTHS: [u32; 3] = [6, 4, 2];
@@ -44,6 +43,20 @@ pub fn quads(widths: &[u8]) -> [usize; 3] {
 #[inline(always)]
 pub fn bits_of([sixes, fours]: [usize; 2], quad: usize) -> u32 {
     WIDTHS[usize::from(quad >= sixes) + usize::from(quad >= sixes + fours)]
+}
+
+/// The lines of so many fours of channels.
+#[inline(always)]
+pub fn lines_of([sixes, fours, twos]: [usize; 3]) -> usize {
+    3 * sixes + 2 * fours + twos
+}
+
+/// The lines of codes of such widths; `None` where a channel has none, or there is no multiple of 4 of each.
+pub fn lines(widths: &[u8]) -> Option<usize> {
+    let all = 0..4 * widths.len();
+    let counts = WIDTHS.map(|bits| all.clone().filter(|d| width(widths, *d) == Some(bits)).count());
+    let are_right = counts.iter().sum::<usize>() == all.len() && counts.iter().all(|count| count % 4 == 0);
+    are_right.then(|| lines_of(quads(widths)))
 }
 
 /// What codes of K are made by, channels in the order of their codes.
@@ -102,31 +115,38 @@ pub(in crate::arch) unsafe fn key_bits<V: Dots>(panels: &[[f32; LANES]], plan: &
         let bits = bits_of([sixes, fours], at);
         // SAFETY: the caller's.
         unsafe {
-            let mut codes = [V::zero(); PANELS];
+            // Lower four bits of codes, and those above.
+            let (mut lower, mut upper) = ([V::zero(); PANELS], [V::zero(); PANELS]);
             // The first channel has the lowest byte.
             for i in (0..4).rev() {
                 let (mid, inverse) = (V::Floats::splat(-mids[i]), V::Floats::splat(inverses[i]));
-                for (codes, panel) in codes.iter_mut().zip(panels.chunks_exact(dims)) {
+                let both = lower.iter_mut().zip(&mut upper);
+                for ((lower, upper), panel) in both.zip(panels.chunks_exact(dims)) {
                     let code = V::nearest(V::Floats::load(&panel[channels[i] as usize]).add(mid).mul(inverse));
-                    *codes = V::join::<8>(*codes, V::add_all(code, 1 << (bits - 1)));
+                    let code = V::add_all(code, 1 << (bits - 1));
+                    *lower = V::join::<8>(*lower, V::field::<28, 28>(code));
+                    *upper = V::join::<8>(*upper, V::field::<0, 4>(code));
                 }
             }
-            let [a, b, c, d] = codes;
-            match bits {
-                2 => put::<V>(&mut lines, V::join::<4>(V::join::<2>(d, c), V::join::<2>(b, a))),
-                4 => {
-                    put::<V>(&mut lines, V::join::<4>(b, a));
-                    put::<V>(&mut lines, V::join::<4>(d, c));
-                }
-                _ => {
-                    put::<V>(&mut lines, V::join::<4>(lower::<V>(b), lower::<V>(a)));
-                    put::<V>(&mut lines, V::join::<4>(lower::<V>(d), lower::<V>(c)));
-                    let [a, b, c, d] = [upper::<V>(a), upper::<V>(b), upper::<V>(c), upper::<V>(d)];
-                    put::<V>(&mut lines, V::join::<4>(V::join::<2>(d, c), V::join::<2>(b, a)));
-                }
+            if bits == 2 {
+                put::<V>(&mut lines, pairs::<V>(lower));
+                continue;
+            }
+            let [a, b, c, d] = lower;
+            put::<V>(&mut lines, V::join::<4>(b, a));
+            put::<V>(&mut lines, V::join::<4>(d, c));
+            if bits == 6 {
+                put::<V>(&mut lines, pairs::<V>(upper));
             }
         }
     }
+}
+
+/// Two bits of each byte of four panels.
+#[inline(always)]
+unsafe fn pairs<V: Dots>([a, b, c, d]: [V::Ints; PANELS]) -> V::Ints {
+    // SAFETY: the caller's.
+    unsafe { V::join::<4>(V::join::<2>(d, c), V::join::<2>(b, a)) }
 }
 
 /// The next line.
@@ -135,28 +155,6 @@ unsafe fn put<V: Dots>(lines: &mut std::slice::IterMut<'_, Line>, words: V::Ints
     if let Some(line) = lines.next() {
         // SAFETY: the caller's.
         unsafe { V::line(words, line) };
-    }
-}
-
-/// The two bits above the lower four of each of the four bytes of words.
-#[inline(always)]
-unsafe fn upper<V: Dots>(words: V::Ints) -> V::Ints {
-    // SAFETY: the caller's.
-    unsafe {
-        let (a, b) = (V::field::<26, 30>(words), V::field::<18, 30>(words));
-        let (c, d) = (V::field::<10, 30>(words), V::field::<2, 30>(words));
-        V::join::<8>(V::join::<8>(V::join::<8>(d, c), b), a)
-    }
-}
-
-/// The lower four bits of each byte.
-#[inline(always)]
-unsafe fn lower<V: Dots>(words: V::Ints) -> V::Ints {
-    // SAFETY: the caller's.
-    unsafe {
-        let (a, b) = (V::field::<28, 28>(words), V::field::<20, 28>(words));
-        let (c, d) = (V::field::<12, 28>(words), V::field::<4, 28>(words));
-        V::join::<8>(V::join::<8>(V::join::<8>(d, c), b), a)
     }
 }
 
@@ -274,15 +272,11 @@ pub(in crate::arch) unsafe fn value_bits<V: Dots>(
             high.mul(V::Floats::splat(divisor)).store(&mut highs);
             negated_low.mul(V::Floats::splat(-divisor)).store(&mut lows);
             for token in 0..LANES {
-                let (low, high) = (lows[token], highs[token]);
-                let mid = f16::from_f32(low + (high - low) * (VALUE_CODES / (2.0 * VALUE_CODES - 1.0)));
-                let (below, above) = (mid.to_f32() - low, high - mid.to_f32());
-                let reach = (below / VALUE_CODES).max(above / (VALUE_CODES - 1.0));
-                let Some(scale) = at_least(reach).filter(|_| mid.is_finite()) else { return false };
+                let Some((mid, scale)) = middle_and_scale(lows[token], highs[token], VALUE_CODES) else { return false };
                 let place = panel * LANES + token;
                 (out.scales[place], out.mids[place]) = (scale.to_le_bytes(), mid.to_le_bytes());
                 (mids[token], units[token]) = (-mid.to_f32(), -scale.to_f32());
-                inverses[token] = if scale.to_f32() > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
+                inverses[token] = inverse(scale);
                 middles += mid.to_f32().abs();
             }
             let (mid, unit) = (V::Floats::load(&mids), V::Floats::load(&units));

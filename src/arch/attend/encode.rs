@@ -31,6 +31,20 @@ pub fn at_least(x: f32) -> Option<f16> {
     up.is_finite().then_some(up)
 }
 
+/// The middle and the scale of numbers from a least to a greatest one, whose codes reach from `-codes` to `codes - 1`: the f16 nearest
+/// to what lies as far between them, and the least f16 that reaches both. `None` where f16 has no such numbers.
+pub fn middle_and_scale(low: f32, high: f32, codes: f32) -> Option<(f16, f16)> {
+    let mid = f16::from_f32(low + (high - low) * (codes / (2.0 * codes - 1.0)));
+    let (below, above) = (mid.to_f32() - low, high - mid.to_f32());
+    let scale = at_least((below / codes).max(above / (codes - 1.0)))?;
+    mid.is_finite().then_some((mid, scale))
+}
+
+/// What a number less its middle is multiplied by to be a code.
+pub fn inverse(scale: f16) -> f32 {
+    if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() }
+}
+
 /// Of each channel of a block's K.
 pub struct KeyRanges<'a> {
     /// The least number.
@@ -137,15 +151,10 @@ pub(in crate::arch) unsafe fn value_codes<V: Dots>(
                 if !sum.is_finite() {
                     return false;
                 }
-                let mid = f16::from_f32(low + (high - low) * (VALUE_CODES / (2.0 * VALUE_CODES - 1.0)));
-                let (below, above) = (mid.to_f32() - low, high - mid.to_f32());
-                let Some(scale) = at_least((below / VALUE_CODES).max(above / (VALUE_CODES - 1.0))) else {
-                    return false;
-                };
+                let Some((mid, scale)) = middle_and_scale(low, high, VALUE_CODES) else { return false };
                 let place = group * BLOCK + token;
                 (out.scales[place], out.mids[place]) = (scale.to_le_bytes(), mid.to_le_bytes());
-                let (mid, unit) = (mid.to_f32(), scale.to_f32());
-                let inverse = V::Floats::splat(if unit > 0.0 { 1.0 / unit } else { 0.0 });
+                let (mid, unit, inverse) = (mid.to_f32(), scale.to_f32(), V::Floats::splat(inverse(scale)));
                 let mean = (sum - low - high) / (VALUE_GROUP - 2) as f32;
                 ends += (low - mean).abs() + (high - mean).abs();
                 middles += mid.abs();

@@ -1,6 +1,6 @@
 //! Logits of a block's tokens.
 
-use super::bits::{bits_of, four, quads, six, two};
+use super::bits::{bits_of, four, lines_of, quads, six, two};
 use super::{BLOCK, Dots, HeadBlock, Keys, LANES, Line, MOST_DIMS, QUERIES, Scratch, Wide, fetch, together};
 use crate::arch::estimates::Sixteen;
 use half::f16;
@@ -185,8 +185,8 @@ unsafe fn of_bits<V: Dots, const N: usize>(
     logits: &mut [[f32; BLOCK]],
     scratch: &mut Scratch,
 ) {
-    let [sixes, fours, twos] = quads(widths);
-    assert!(4 * widths.len() == block.dims && lines.len() == 3 * sixes + 2 * fours + twos);
+    let counts @ [sixes, fours, _] = quads(widths);
+    assert!(4 * widths.len() == block.dims && lines.len() == lines_of(counts));
     let Scratch { query: codes, scaled, .. } = scratch;
     let ahead = &mut &block.next[..block.next.len() / 2];
     // SAFETY: the caller's.

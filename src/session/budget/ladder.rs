@@ -1,7 +1,7 @@
 //! What a layer does to hold its share: which blocks go to the file, which are dropped, and which come back.
 
 use super::{MOST_SKETCHES, Share};
-use crate::attend::{self, Arrived, BLOCK, Blocks, EncodeWork, Format, Found, Reads, Widths};
+use crate::attend::{self, Arrived, BLOCK, Blocks, Format, Found, NarrowWork, Reads, Widths};
 use crate::session::layer::{self, Layer};
 use crate::session::step::Step;
 use crate::session::tier::{Taken, Tier};
@@ -164,27 +164,21 @@ impl Ladder {
         self.remove_gone(blocks, tier);
     }
 
-    /// Gives the blocks of the least score fewer bits until all take `most` bytes. Returns whether any got them.
+    /// Gives the blocks of the least score fewer bits until all take `most` bytes. Returns whether there were any to get them.
     pub(in crate::session) fn narrow(&self, blocks: &mut Blocks, most: usize, widths: &mut Widths) -> Result<bool> {
-        let (mut has_any, mut work) = (false, EncodeWork::default());
+        let (mut has_any, mut work) = (false, NarrowWork::default());
         loop {
-            let (bytes, saved) = (blocks.bytes(), blocks.narrowing_bytes());
-            if bytes <= most || saved == 0 {
+            let (bytes, (wide, saved)) = (blocks.bytes(), blocks.narrowing());
+            if bytes <= most || wide == 0 {
                 return Ok(has_any);
             }
-            let heads = blocks.heads();
-            let wide = |blocks: &Blocks, head: usize| {
-                let here = blocks.here(head).iter().copied();
-                memory::collect(here.filter(|block| blocks.may_narrow(*block, head)))
-            };
-            let all = (0..heads).map(|head| Ok(wide(blocks, head)?.len())).sum::<Result<usize>>()?;
+            has_any = true;
             // So many of each head save what is above, if all fit.
-            let count = (bytes - most).div_ceil((saved / all.max(1)).max(1)).div_ceil(heads);
-            for head in 0..heads {
-                let wide = wide(blocks, head)?;
-                for block in worst(blocks, wide.into_iter(), head, count, &Runs::default())? {
+            let count = (bytes - most).div_ceil((saved / wide).max(1)).div_ceil(blocks.heads());
+            for head in 0..blocks.heads() {
+                let wide = blocks.here(head).iter().copied().filter(|block| blocks.may_narrow(*block, head));
+                for block in worst(blocks, wide, head, count, &Runs::default())? {
                     blocks.narrow(block, head, widths, &mut work)?;
-                    has_any = true;
                 }
             }
         }
@@ -274,7 +268,7 @@ impl Ladder {
         let (heads, block) = (blocks.heads(), Blocks::block_bytes(blocks.shape(), Format::K4V4, blocks.heads()));
         let more = (coming as usize / BLOCK + AHEAD) * block;
         // Blocks get fewer bits before any leaves.
-        let most = most + blocks.narrowing_bytes();
+        let most = most + blocks.narrowing().1;
         let wanted = (blocks.bytes() + more).saturating_sub(most).div_ceil(block.max(1));
         for head in (0..heads).filter(|_| wanted > 0) {
             let is_new = |block: &u32| {
