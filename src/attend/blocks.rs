@@ -2,6 +2,7 @@
 
 use super::basis::Basis;
 use super::block::{Block, Codes, Format, NarrowWork, Shape};
+use super::cell::{Cell, Here, Own, Placed};
 use super::gist::{Gist, Gists};
 use super::offload::{Known, Offloaded, SketchWork};
 use super::slots::Slots;
@@ -16,94 +17,6 @@ use std::ops::Range;
 const SAMPLES: usize = 8;
 /// Bytes of what is known of a head of a block: its cell, its score, and its place in a list.
 const CELL_BYTES: usize = size_of::<Cell>() + size_of::<f32>() + 2 * size_of::<u32>();
-
-/// A head of a block: in memory, in a file, or both. One that is nowhere was dropped.
-#[derive(Debug)]
-pub struct Cell {
-    here: Option<Here>,
-    /// In a file.
-    pub offloaded: Option<Box<Offloaded>>,
-}
-
-/// Codes in a slot of those of their format.
-#[derive(Debug)]
-struct Own {
-    format: Format,
-    /// In k8v4, since k4v4 does not hold the numbers.
-    is_unfit: bool,
-    slot: u32,
-    /// Of channels in 16 bits, which few blocks have.
-    wide: Box<[Line]>,
-}
-
-/// Codes in memory.
-#[derive(Debug)]
-enum Here {
-    /// In memory of their own.
-    Own(Own),
-    /// In a block of the base, by its number.
-    Base(u32),
-}
-
-/// A block in a chat.
-#[derive(Debug)]
-pub struct Placed {
-    /// The logical position of the first token that is left; the others follow it.
-    pub first: u32,
-    /// The tokens that are left, one bit each.
-    pub live: u64,
-    /// Its bytes in the file that blocks go to, from when it is on its way there.
-    pub place: Option<Range<u64>>,
-    /// The number of its write, while that has not ended; else 0.
-    pub ticket: u64,
-    /// Its tile in the file, and its number there, once it was saved.
-    pub tile: Option<(u32, u32)>,
-}
-
-impl Cell {
-    /// Whether its codes are in memory.
-    pub fn is_here(&self) -> bool {
-        self.here.is_some()
-    }
-
-    /// Whether its codes are in memory as those of a base, which they never leave.
-    pub fn is_of_base(&self) -> bool {
-        matches!(self.here, Some(Here::Base(_)))
-    }
-
-    /// Whether its codes in memory may have fewer bits.
-    fn is_wide(&self) -> bool {
-        matches!(self.here, Some(Here::Own(Own { format: Format::K8V4, is_unfit: false, .. })))
-    }
-
-    /// Whether its codes are in a file alone.
-    pub fn is_away(&self) -> bool {
-        self.here.is_none() && self.offloaded.is_some()
-    }
-
-    /// Whether it was dropped.
-    pub fn is_nowhere(&self) -> bool {
-        self.here.is_none() && self.offloaded.is_none()
-    }
-
-    fn wide_bytes(&self) -> usize {
-        match &self.here {
-            Some(Here::Own(Own { wide, .. })) => size_of_val(&**wide),
-            _ => 0,
-        }
-    }
-
-    fn sketch_bytes(&self) -> usize {
-        self.offloaded.as_ref().map_or(0, |_| size_of::<Offloaded>())
-    }
-}
-
-impl Placed {
-    /// Tokens that are left.
-    pub fn tokens(&self) -> u32 {
-        self.live.count_ones()
-    }
-}
 
 /// The blocks of a layer, ascending.
 #[derive(Debug)]

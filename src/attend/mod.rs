@@ -4,6 +4,7 @@
 mod basis;
 mod block;
 mod blocks;
+mod cell;
 mod fold;
 mod found;
 mod gist;
@@ -20,7 +21,8 @@ mod widths;
 pub use crate::arch::attend::BLOCK;
 pub use basis::Basis;
 pub use block::{Block, Codes, EncodeWork, Format, NarrowWork, Shape, Unfit};
-pub use blocks::{Blocks, Cell, Placed};
+pub use blocks::Blocks;
+pub use cell::{Cell, Placed};
 pub use found::{Arrived, Found, Mass};
 pub use gist::{Gist, Set};
 pub use offload::{Known, Offloaded, Reads, SketchWork, Source, pause};
