@@ -1,7 +1,7 @@
 //! The directions of sketches: the mean of a head's keys, and the main directions around it.
 
-use super::sketch::tame;
-use crate::arch::estimates::{DIRECTIONS, LANES};
+use super::sketch::{directions, tame};
+use crate::arch::estimates::{PANEL, Shorts};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
@@ -18,8 +18,8 @@ pub struct Basis {
     dims: usize,
     /// `[head][dim]`.
     means: Vec<f32>,
-    /// `[head][dim][direction]`; directions that do not exist are 0.
-    directions: Vec<[f32; LANES]>,
+    /// `[head][panel][dim][direction]`, upper halves of f32; directions that do not exist are 0.
+    directions: Vec<Shorts>,
 }
 
 impl Basis {
@@ -27,9 +27,10 @@ impl Basis {
         &self.means[head * self.dims..][..self.dims]
     }
 
-    /// `[dim][direction]`.
-    pub(super) fn directions(&self, head: usize) -> &[[f32; LANES]] {
-        &self.directions[head * self.dims..][..self.dims]
+    /// Of each panel `[dim][direction]`.
+    pub(super) fn panels(&self, head: usize) -> impl Iterator<Item = &[Shorts]> {
+        let panels = directions(self.dims) / PANEL;
+        self.directions[head * panels * self.dims..].chunks_exact(self.dims).take(panels)
     }
 
     /// Bytes of memory.
@@ -39,17 +40,18 @@ impl Basis {
 
     /// Bytes of memory of one of so many heads.
     pub fn bytes_of(heads: usize, dims: usize) -> usize {
-        heads * dims * (size_of::<f32>() + size_of::<[f32; LANES]>())
+        heads * dims * (size_of::<f32>() + directions(dims) / PANEL * size_of::<Shorts>())
     }
 
-    /// The bytes, as a file has them: of each head the mean, then of each dimension its part of each direction; f32, little-endian.
+    /// The bytes, as a file has them: of each head the mean, f32, then of each panel and dimension its part of each direction, upper
+    /// halves of f32; little-endian.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         memory::reserve(&mut out, self.bytes())?;
-        let means = self.means.chunks_exact(self.dims.max(1));
-        for (mean, directions) in means.zip(self.directions.chunks_exact(self.dims.max(1))) {
-            let all = mean.iter().chain(directions.as_flattened());
-            all.into_iter().try_for_each(|x| memory::extend(&mut out, &x.to_le_bytes()))?;
+        for (head, mean) in self.means.chunks_exact(self.dims.max(1)).enumerate() {
+            mean.iter().try_for_each(|x| memory::extend(&mut out, &x.to_le_bytes()))?;
+            let parts = self.panels(head).flatten().flatten();
+            parts.into_iter().try_for_each(|x| memory::extend(&mut out, &u16::from_ne_bytes(*x).to_le_bytes()))?;
         }
         Ok(out)
     }
@@ -60,31 +62,32 @@ impl Basis {
         if bytes.len() != expected {
             bail!(Corrupt, "directions of sketches have {} bytes; {expected} expected", bytes.len());
         }
-        let (mut means, mut directions) = (Vec::new(), Vec::new());
+        let (mut means, mut all) = (Vec::new(), Vec::new());
         memory::reserve(&mut means, heads * dims)?;
-        memory::reserve(&mut directions, heads * dims)?;
+        memory::reserve(&mut all, heads * dims * directions(dims) / PANEL)?;
         for head in bytes.chunks_exact(expected / heads.max(1)) {
-            let mut numbers = head.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            if numbers.clone().any(|x| !x.is_finite()) {
-                bail!(Corrupt, "a direction of sketches is not finite");
+            let (mean, parts) = head.split_at(dims * size_of::<f32>());
+            for x in mean.as_chunks::<4>().0 {
+                memory::push(&mut means, f32::from_le_bytes(*x))?;
             }
-            for _ in 0..dims {
-                memory::push(&mut means, numbers.next().unwrap_or_default())?;
-            }
-            for _ in 0..dims {
-                memory::push(&mut directions, std::array::from_fn(|_| numbers.next().unwrap_or_default()))?;
+            for row in parts.as_chunks::<2>().0.as_chunks::<PANEL>().0 {
+                memory::push(&mut all, row.map(|x| u16::from_le_bytes(x).to_ne_bytes()))?;
             }
         }
-        Ok(Basis { dims, means, directions })
+        if !means.iter().copied().chain(all.as_flattened().iter().map(|x| widen(*x))).all(f32::is_finite) {
+            bail!(Corrupt, "a direction of sketches is not finite");
+        }
+        Ok(Basis { dims, means, directions: all })
     }
 
     /// The basis of keys `[head][token][dim]`, of at most [`SAMPLE`] tokens that are evenly apart. The directions are
-    /// orthonormal: those that an orthogonal iteration finds in [`STEPS`] steps on the covariance, from fixed vectors.
+    /// orthonormal before they are rounded: those that an orthogonal iteration finds in [`STEPS`] steps on the covariance, from fixed vectors.
     /// All sums are of f64 in a fixed order.
     pub fn learn(keys: &[f32], tokens: usize, heads: usize, dims: usize) -> Result<Self> {
         let count = tokens.min(SAMPLE);
         let mut means = memory::filled(0.0, heads * dims)?;
-        let mut directions = memory::filled([0.0; LANES], heads * dims)?;
+        let panels = directions(dims) / PANEL;
+        let mut all = memory::filled([[0; 2]; PANEL], heads * panels * dims)?;
         let mut sample = memory::filled(0.0f64, count * dims)?;
         let mut covariance = memory::filled(0.0f64, dims * dims)?;
         let mut space = Space::new(dims)?;
@@ -98,12 +101,24 @@ impl Basis {
             centre(&mut sample, mean);
             covary(&sample, dims, &mut covariance);
             space.iterate(&covariance);
-            for (d, to) in directions[head * dims..][..dims].iter_mut().enumerate() {
-                to.iter_mut().zip(space.vectors()).for_each(|(to, vector)| *to = vector[d] as f32);
+            for (at, vector) in space.vectors().enumerate() {
+                let panel = &mut all[(head * panels + at / PANEL) * dims..][..dims];
+                panel.iter_mut().zip(vector).for_each(|(to, x)| to[at % PANEL] = short(*x as f32));
             }
         }
-        Ok(Basis { dims, means, directions })
+        Ok(Basis { dims, means, directions: all })
     }
+}
+
+/// The upper half of a float, to nearest, ties to even.
+pub(super) fn short(x: f32) -> [u8; 2] {
+    let bits = x.to_bits();
+    (((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) as u16).to_ne_bytes()
+}
+
+/// The float of an upper half.
+pub(super) fn widen(short: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_ne_bytes(short)) << 16)
 }
 
 /// Subtracts the mean from rows, as it is rounded to `mean`.
@@ -155,7 +170,7 @@ struct Space {
 
 impl Space {
     fn new(dims: usize) -> Result<Self> {
-        let len = dims * dims.min(DIRECTIONS);
+        let len = dims * dims.min(directions(dims));
         Ok(Space { dims, vectors: memory::filled(0.0, len)?, images: memory::filled(0.0, len)? })
     }
 

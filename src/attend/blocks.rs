@@ -2,16 +2,15 @@
 
 use super::basis::Basis;
 use super::block::{Block, Codes, Format, NarrowWork, Shape};
-use super::cell::{Cell, Here, Own, Placed};
-use super::gist::{Gist, Gists};
-use super::offload::{Known, Offloaded, SketchWork};
+use super::cell::{Cell, Here, Own, Place, Placed};
+use super::offload::{Offloaded, SketchWork};
+use super::sketch::Group;
 use super::slots::Slots;
 use super::widths::Widths;
 use crate::arch::attend::lines::bytes;
 use crate::arch::attend::{BLOCK, HeadBlock, Line};
 use crate::status::Result;
 use crate::sys::{Shared, memory};
-use std::ops::Range;
 
 /// Blocks that directions are chosen by.
 const SAMPLES: usize = 8;
@@ -36,15 +35,14 @@ pub struct Blocks {
     here: Vec<Vec<u32>>,
     /// For each head the blocks whose codes are in a file alone, ascending.
     away: Vec<Vec<u32>>,
-    /// Bytes of channels in 16 bits, and of sketches.
+    /// Bytes of channels in 16 bits.
     wide_bytes: usize,
-    sketch_bytes: usize,
     /// The directions of sketches; from the first block on that goes to a file.
     pub(crate) basis: Option<Shared<Basis>>,
     /// Blocks that others share.
     pub(crate) base: Option<Shared<Blocks>>,
-    /// From the first block on that goes to a file; of the blocks that were written.
-    pub(super) gists: Gists,
+    /// Where the sketches of the next blocks go.
+    pub(crate) group: Group,
 }
 
 impl Blocks {
@@ -59,10 +57,9 @@ impl Blocks {
         here: Vec::new(),
         away: Vec::new(),
         wide_bytes: 0,
-        sketch_bytes: 0,
         basis: None,
         base: None,
-        gists: Gists::NONE,
+        group: Group::NONE,
     };
 
     /// All blocks.
@@ -73,6 +70,11 @@ impl Blocks {
     /// KV heads; 0 without blocks.
     pub fn heads(&self) -> usize {
         self.here.len()
+    }
+
+    /// KV heads and dims.
+    pub fn size(&self) -> (usize, usize) {
+        (self.heads(), self.shape.dims)
     }
 
     /// The blocks of a head whose codes are in memory.
@@ -98,13 +100,11 @@ impl Blocks {
     /// Bytes of memory beside those of codes.
     pub fn other_bytes(&self) -> usize {
         let lists = self.here.iter().chain(&self.away).map(|list| list.capacity() * size_of::<u32>()).sum::<usize>();
-        self.sketch_bytes
-            + lists
+        lists
             + self.list.capacity() * size_of::<Placed>()
             + self.cells.capacity() * size_of::<Cell>()
             + self.scores.capacity() * size_of::<f32>()
             + self.basis.as_ref().map_or(0, |basis| basis.bytes())
-            + self.gists.bytes()
     }
 
     /// Bytes of memory of a block of so many heads whose codes are in memory, none of their channels in 16 bits.
@@ -122,20 +122,14 @@ impl Blocks {
         self.is_rotated
     }
 
-    /// Bytes of memory of a block of so many heads whose codes are in a file alone, and those of its sketches.
-    pub fn away_bytes(heads: usize) -> [usize; 2] {
-        let sketches = heads * size_of::<Offloaded>();
-        [sketches + heads * (CELL_BYTES + Gists::bytes_of()) + size_of::<Placed>(), sketches]
+    /// Bytes of memory of a block of so many heads whose codes are in a file alone.
+    pub fn away_bytes(heads: usize) -> usize {
+        heads * CELL_BYTES + size_of::<Placed>()
     }
 
     /// Bytes of codes.
     pub fn code_bytes(&self) -> usize {
         self.slots.iter().map(Slots::bytes).sum::<usize>() + self.wide_bytes
-    }
-
-    /// Bytes of sketches.
-    pub fn sketch_bytes(&self) -> usize {
-        self.sketch_bytes
     }
 
     /// Makes room for more blocks of a shape and so many heads, which all have.
@@ -153,7 +147,7 @@ impl Blocks {
             let more = room - list.len();
             memory::reserve(list, more)?;
         }
-        if self.basis.is_some() { self.gists.reserve(heads, room) } else { Ok(()) }
+        Ok(())
     }
 
     /// Appends a block, for which there is room in the lists, from a logical position on, of whose tokens some are left.
@@ -235,7 +229,6 @@ impl Blocks {
                     self.cells.swap(to, from);
                     self.scores.swap(to, from);
                 });
-                self.gists.copy(block, left);
                 left += 1;
             }
         }
@@ -260,18 +253,17 @@ impl Blocks {
     /// Lists all heads anew.
     fn list_heads(&mut self) {
         self.here.iter_mut().chain(&mut self.away).for_each(Vec::clear);
-        (self.wide_bytes, self.sketch_bytes) = (0, 0);
+        self.wide_bytes = 0;
         self.list_heads_from(0);
     }
 
     /// Lists the heads of the blocks from one on, for which there is room.
     fn list_heads_from(&mut self, first: usize) {
         let heads = self.heads();
-        let Blocks { cells, slots, here, away, wide_bytes, sketch_bytes, .. } = self;
+        let Blocks { cells, slots, here, away, wide_bytes, .. } = self;
         for (at, cells) in (first as u32..).zip(cells[first * heads..].chunks_exact(heads.max(1))) {
             for (head, cell) in cells.iter().enumerate() {
                 *wide_bytes += cell.wide_bytes();
-                *sketch_bytes += cell.sketch_bytes();
                 if let Some(Here::Own(own)) = &cell.here {
                     slots[own.format as usize].own(own.slot, (at, head as u32));
                 }
@@ -306,17 +298,11 @@ impl Blocks {
 
     /// Changes a head of a block, and takes note of where its codes are.
     fn change(&mut self, block: u32, head: usize, change: impl FnOnce(&mut Self)) {
-        let bytes = |all: &Self| {
-            let cell = all.cell(block, head);
-            (cell.wide_bytes(), cell.sketch_bytes())
-        };
-        let before = bytes(self);
+        let before = self.cell(block, head).wide_bytes();
         change(self);
-        let after = bytes(self);
-        self.wide_bytes = self.wide_bytes + after.0 - before.0;
-        self.sketch_bytes = self.sketch_bytes + after.1 - before.1;
         let cell = self.cell(block, head);
         let (is_here, is_away) = (cell.is_here(), cell.is_away());
+        self.wide_bytes = self.wide_bytes + cell.wide_bytes() - before;
         note(&mut self.here[head], block, is_here);
         note(&mut self.away[head], block, is_away);
     }
@@ -399,7 +385,7 @@ impl Blocks {
     }
 
     /// A block is on its way to a place in the file, by a write of this number.
-    pub fn writes(&mut self, block: u32, place: Range<u64>, ticket: u64) {
+    pub fn writes(&mut self, block: u32, place: Place, ticket: u64) {
         let placed = &mut self.list[block as usize];
         debug_assert!(placed.place.is_none(), "heads that are in the file alone would be lost");
         (placed.place, placed.ticket) = (Some(place), ticket);
@@ -412,7 +398,7 @@ impl Blocks {
     }
 
     /// The write of a block has ended: its heads in the file. Without any it has failed, and its place is free.
-    pub fn end_write(&mut self, block: u32, heads: Option<Vec<Option<Known>>>) {
+    pub fn end_write(&mut self, block: u32, heads: Option<Vec<Option<Offloaded>>>) {
         self.list[block as usize].ticket = 0;
         let Some(heads) = heads else {
             self.list[block as usize].place = None;
@@ -426,32 +412,22 @@ impl Blocks {
     }
 
     /// Takes what is known of a head of a block in the file.
-    fn know(&mut self, block: u32, head: usize, known: Option<Known>) {
-        let offloaded = known.map(|(offloaded, gist)| {
-            self.is_rotated |= self.shape.format_of(offloaded.lines as usize) == Some(Format::K4V4);
-            self.gists.set(block as usize, head, &gist);
-            offloaded
-        });
-        self.change(block, head, |all| all.cell_mut(block, head).offloaded = offloaded);
-    }
-
-    /// The gist of a head of a block that is in the file.
-    pub fn gist(&self, block: u32, head: usize) -> Gist {
-        self.gists.get(block as usize, head)
+    fn know(&mut self, block: u32, head: usize, known: Option<Offloaded>) {
+        let is_rotated = known.is_some_and(|known| self.shape.format_of(known.lines as usize) == Some(Format::K4V4));
+        self.is_rotated |= is_rotated;
+        self.change(block, head, |all| all.cell_mut(block, head).offloaded = known);
     }
 
     /// Takes the directions of sketches, where there are none.
     pub(crate) fn set_basis(&mut self, basis: Shared<Basis>) {
         if self.basis.is_none() {
-            // Blocks whose gists have no room promise all.
-            let _ = self.gists.reserve(self.heads(), self.list.capacity());
             self.basis = Some(basis);
         }
     }
 
     /// A saved chat has a block in a tile, at a place in the file; `heads` are what is known of those there, where they may leave
     /// memory.
-    pub fn set_saved_in(&mut self, block: u32, tile: (u32, u32), place: Range<u64>, heads: Option<Vec<Option<Known>>>) {
+    pub fn set_saved_in(&mut self, block: u32, tile: (u32, u32), place: Place, heads: Option<Vec<Option<Offloaded>>>) {
         let placed = &mut self.list[block as usize];
         (placed.place, placed.ticket, placed.tile) = (Some(place), 0, Some(tile));
         for (head, known) in heads.into_iter().flatten().enumerate() {
@@ -469,7 +445,12 @@ impl Blocks {
     pub fn in_file(&self, block: u32, head: usize) -> Option<(&Offloaded, u64)> {
         let place = self.list[block as usize].place.as_ref()?;
         let head = self.cell(block, head).offloaded.as_ref()?;
-        Some((head, place.start + head.bytes().start))
+        Some((head, place.codes.start + head.bytes().start))
+    }
+
+    /// The offset in the file of the sketch of a head of a block.
+    pub(super) fn sketch_of(&self, block: u32, head: usize) -> Option<u64> {
+        Some(self.list[block as usize].place.as_ref()?.sketches.of(head))
     }
 
     /// Of all blocks.
@@ -489,7 +470,7 @@ impl Blocks {
     }
 
     /// The place in the file of a block of which no head is there any more, and whether a saved chat has it.
-    pub fn unused(&mut self, block: u32) -> Option<(Range<u64>, bool)> {
+    pub fn unused(&mut self, block: u32) -> Option<(Place, bool)> {
         let is_unused = self.cells_of(block).iter().all(|cell| cell.offloaded.is_none());
         let placed = &mut self.list[block as usize];
         let place = placed.place.take_if(|_| is_unused && placed.ticket == 0)?;

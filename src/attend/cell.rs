@@ -2,6 +2,7 @@
 
 use super::block::Format;
 use super::offload::Offloaded;
+use super::sketch::Sketches;
 use crate::arch::attend::Line;
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use std::ops::Range;
 pub struct Cell {
     pub(super) here: Option<Here>,
     /// In a file.
-    pub offloaded: Option<Box<Offloaded>>,
+    pub offloaded: Option<Offloaded>,
 }
 
 /// Codes in a slot of those of their format.
@@ -33,6 +34,15 @@ pub(super) enum Here {
     Base(u32),
 }
 
+/// Where a block is in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The codes of its heads.
+    pub codes: Range<u64>,
+    /// The sketches of its heads.
+    pub sketches: Sketches,
+}
+
 /// A block in a chat.
 #[derive(Debug)]
 pub struct Placed {
@@ -40,8 +50,8 @@ pub struct Placed {
     pub first: u32,
     /// The tokens that are left, one bit each.
     pub live: u64,
-    /// Its bytes in the file that blocks go to, from when it is on its way there.
-    pub place: Option<Range<u64>>,
+    /// Where it is in the file that blocks go to, from when it is on its way there.
+    pub place: Option<Place>,
     /// The number of its write, while that has not ended; else 0.
     pub ticket: u64,
     /// Its tile in the file, and its number there, once it was saved.
@@ -80,9 +90,12 @@ impl Cell {
             _ => 0,
         }
     }
+}
 
-    pub(super) fn sketch_bytes(&self) -> usize {
-        self.offloaded.as_ref().map_or(0, |_| size_of::<Offloaded>())
+impl Place {
+    /// All of a block of so many heads and dims.
+    pub fn ranges(&self, (heads, dims): (usize, usize)) -> impl Iterator<Item = Range<u64>> {
+        std::iter::once(self.codes.clone()).chain(self.sketches.places(heads, dims))
     }
 }
 

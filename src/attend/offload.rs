@@ -7,12 +7,11 @@
 use super::basis::Basis;
 use super::block::{self, Shape};
 use super::blocks::Blocks;
-use super::gist::{self, Gist, Promises, Rows};
-use super::sketch::{self, Sketch};
+use super::sketch::{self, GROUP, Sketches};
+use crate::arch;
 use crate::arch::attend::lines::bytes_mut;
 use crate::arch::attend::{BLOCK, HeadBlock, Line};
-use crate::arch::estimates::{LANES, ROWS_ABREAST};
-use crate::arch::{self, prefetch, prefetch_far};
+use crate::arch::estimates::{LANES, ROWS_ABREAST, SketchRow};
 use crate::status::{Error, Result, Status};
 use crate::sys::storage::Storage;
 use crate::sys::{self, memory};
@@ -32,17 +31,11 @@ const ATTENDED: usize = 32;
 const HALVED: usize = 128;
 /// See [`ATTENDED`].
 const READ_SHARE: usize = 3;
-/// A step looks at the sketches of so many blocks for each that it may read, or at so many of a head, whichever is more.
-const LOOKS: usize = 4;
-/// See [`LOOKS`].
-const LEAST_LOOKS: usize = 128;
-/// Sketches that memory is asked for ahead of the one at hand; where they are is asked for twice as far ahead.
-const AHEAD: usize = 4;
 /// Between two looks at blocks that have not come yet.
 const PAUSE: Duration = Duration::from_micros(30);
 
-/// Where a head of a block is in the block's place in the file, and what its keys are like.
-#[derive(Clone, Debug, PartialEq)]
+/// Where a head of a block is in the block's place in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloaded {
     /// Lines of 64 bytes before it.
     pub first: u32,
@@ -50,12 +43,7 @@ pub struct Offloaded {
     pub lines: u32,
     /// XXH3-64 of their bytes.
     pub sum: u64,
-    /// Of its keys.
-    pub sketch: Sketch,
 }
-
-/// A head of a block in the file, and its gist.
-pub type Known = (Box<Offloaded>, Gist);
 
 /// Working memory of sketches.
 #[derive(Default)]
@@ -92,19 +80,19 @@ impl Offloaded {
         at(self.first)..at(self.first) + at(self.lines)
     }
 
-    /// A head of a block whose codes have these bytes, behind the `first` lines of the block.
+    /// A head of a block whose codes have these bytes, behind the `first` lines of the block. Appends its sketch.
     pub fn new(
         codes: &HeadBlock<'_>,
         (first, bytes): (u32, &[u8]),
-        (basis, head): (&Basis, usize),
+        basis: (&Basis, usize),
         work: &mut SketchWork,
-    ) -> Result<Known> {
+        sketches: &mut Vec<u8>,
+    ) -> Result<Offloaded> {
         work.keys(codes)?;
         memory::resize(&mut work.centred, codes.dims)?;
-        let sketch = sketch::sketch(&work.keys, basis, head, &mut work.centred);
-        let lines = (bytes.len() / size_of::<Line>()) as u32;
-        let gist = gist::gist(&sketch);
-        Ok((memory::boxed(Offloaded { first, lines, sum: xxh3_64(bytes), sketch })?, gist))
+        let sum = xxh3_64(bytes);
+        sketch::put(&work.keys, basis, sum, &mut work.centred, sketches)?;
+        Ok(Offloaded { first, lines: (bytes.len() / size_of::<Line>()) as u32, sum })
     }
 }
 
@@ -136,6 +124,8 @@ pub(super) struct Wanted {
     pub(super) head: usize,
     /// The log of its share.
     pub(super) share: f32,
+    /// Its sketch has come.
+    pub(super) is_known: bool,
     /// The piece that folds it.
     pub(super) piece: usize,
 }
@@ -169,6 +159,8 @@ pub(super) enum Read {
 pub(super) struct ReadWork {
     /// What is chosen of a head.
     pub(super) wanted: Vec<Wanted>,
+    /// Blocks of the head whose sketches have not come, and that are not chosen.
+    pub(super) unknown: u64,
     /// What the part reads, of all its pieces in turn.
     pub(super) chosen: Vec<Wanted>,
     /// The next of `chosen`.
@@ -176,7 +168,11 @@ pub(super) struct ReadWork {
     /// The system was asked for all of `chosen`.
     pub(super) are_asked: bool,
     pub(super) lines: Vec<Line>,
-    pub(super) rows: Rows,
+    /// Query rows that choose, and the log of what each has summed so far.
+    rows: Vec<SketchRow>,
+    logs: Vec<f32>,
+    /// Some of the file.
+    sketches: Vec<u8>,
     /// Most blocks that stay of those that the part has read.
     pub(super) most_arrived: usize,
 }
@@ -198,27 +194,79 @@ impl ReadWork {
     pub(super) fn bytes(&self) -> usize {
         (self.wanted.capacity() + self.chosen.capacity()) * size_of::<Wanted>()
             + self.lines.capacity() * size_of::<Line>()
-            + self.rows.bytes()
+            + self.rows.capacity() * size_of::<SketchRow>()
+            + self.logs.capacity() * size_of::<f32>()
+            + self.sketches.capacity()
     }
 }
 
 impl Source<'_> {
     /// The blocks of a head that a few rows want. `queries` are the vectors of the head,
     /// already times the factor of logits; each comes with the log of what it has summed so far.
+    /// A block whose sketch does not come by the deadline has the share that it got lately, one whose sketch is damaged all.
     pub(super) fn choose(
         &self,
-        blocks: &Blocks,
-        head: usize,
+        (blocks, head): (&Blocks, usize),
         queries: impl Iterator<Item = (f32, impl AsRef<[f32]>)>,
+        deadline: Instant,
         work: &mut ReadWork,
+        reads: &mut Reads,
     ) -> Result<()> {
         work.rows.clear();
+        work.logs.clear();
         for (log_sum, query) in queries {
-            work.rows.push(sketch::row(query.as_ref(), self.basis, head), log_sum)?;
+            memory::push(&mut work.rows, sketch::row(query.as_ref(), self.basis, head))?;
+            memory::push(&mut work.logs, log_sum)?;
         }
+        let (away, len) = (blocks.away(head), Sketches::bytes(blocks.shape().dims));
+        memory::cleared(&mut work.wanted, away.len())?;
+        work.unknown = 0;
+        let mut is_asked = false;
+        while let Some((run, offset)) = run(blocks, head, away, work.wanted.len()) {
+            memory::resize(&mut work.sketches, run.len() * len)?;
+            let is_late = loop {
+                match self.file.read_now(offset, &mut work.sketches) {
+                    Ok(false) => {}
+                    result => {
+                        // Codes that cannot be read say why.
+                        if result.is_err() {
+                            work.sketches.fill(0);
+                        }
+                        break false;
+                    }
+                }
+                if !std::mem::replace(&mut is_asked, true) {
+                    self.ask_sketches(blocks, head, &away[work.wanted.len()..]);
+                }
+                if !pause(deadline, reads) {
+                    work.unknown += run.len() as u64;
+                    break true;
+                }
+            };
+            for (block, sketch) in run.iter().zip(work.sketches.chunks_exact_mut(len)) {
+                let share = match blocks.in_file(*block, head) {
+                    _ if is_late => blocks.score(*block, head).ln(),
+                    Some((known, _)) => share(sketch, known.sum, blocks.shape(), (&work.rows, &work.logs)),
+                    None => f32::NEG_INFINITY,
+                };
+                memory::push(&mut work.wanted, Wanted { block: *block, head, share, is_known: !is_late, piece: 0 })?;
+            }
+        }
+        work.wanted.retain(|wanted| wanted.share > LEAST_SHARE);
         // Tests compare with a model that has every block.
         let most = most_reads(blocks.list().len(), blocks.here(head).len());
-        choose_most(blocks, head, if cfg!(test) { usize::MAX } else { most }, work)
+        keep_best(&mut work.wanted, if cfg!(test) { usize::MAX } else { most });
+        work.unknown -= work.wanted.iter().filter(|wanted| !wanted.is_known).count() as u64;
+        Ok(())
+    }
+
+    /// Asks the system for the sketches of these blocks.
+    fn ask_sketches(&self, blocks: &Blocks, head: usize, away: &[u32]) {
+        let (mut first, len) = (0, Sketches::bytes(blocks.shape().dims));
+        while let Some((run, offset)) = run(blocks, head, away, first) {
+            self.file.prefetch(offset, run.len() * len);
+            first += run.len();
+        }
     }
 
     /// Asks the system for a head of a block.
@@ -246,36 +294,25 @@ impl Source<'_> {
     }
 }
 
-/// Chooses so many blocks of a head at most.
-pub(super) fn choose_most(blocks: &Blocks, head: usize, most: usize, work: &mut ReadWork) -> Result<()> {
-    let ReadWork { wanted, rows, .. } = work;
-    let (away, looks) = (blocks.away(head), most.saturating_mul(LOOKS).max(LEAST_LOOKS));
-    memory::cleared(wanted, away.len())?;
-    let mut promises = Promises::default();
-    for &block in away {
-        let share = if away.len() > looks { blocks.gists.promise(block, head, rows, &mut promises) } else { 0.0 };
-        memory::push(wanted, Wanted { block, head, share, piece: 0 })?;
+/// The blocks from the `first` of some on whose sketches of a head are side by side in the file, and where these begin.
+fn run<'a>(blocks: &Blocks, head: usize, away: &'a [u32], first: usize) -> Option<(&'a [u32], u64)> {
+    let offset = |block: &u32| blocks.sketch_of(*block, head);
+    let (away, len) = (&away[first..], Sketches::bytes(blocks.shape().dims) as u64);
+    let begin = away.first().and_then(offset)?;
+    let follows = |(at, block): (u64, &u32)| offset(block) == Some(begin + at * len);
+    let count = (0..).zip(away).take(GROUP).take_while(|next| follows(*next)).count();
+    Some((&away[..count], begin))
+}
+
+/// The log of the greatest share of a row, by the bytes of a sketch of codes with a checksum; 0 if they are no such.
+fn share(sketch: &mut [u8], sum: u64, shape: Shape, (rows, logs): (&[SketchRow], &[f32])) -> f32 {
+    let Some(sketch) = sketch::read(sketch, sum, shape.dims) else { return 0.0 };
+    let mut share = f32::NEG_INFINITY;
+    for (rows, known) in rows.chunks(ROWS_ABREAST).zip(logs.chunks(ROWS_ABREAST)) {
+        let masses = sketch::log_masses(&sketch, rows);
+        share = masses.iter().zip(known).fold(share, |most, (mass, known)| most.max(mass - known));
     }
-    keep_best(wanted, looks);
-    let sketch = |wanted: &Wanted| Some(&blocks.cell(wanted.block, head).offloaded.as_ref()?.sketch);
-    for at in 0..wanted.len() {
-        if let Some(next) = wanted.get(at + 2 * AHEAD) {
-            prefetch_far(std::ptr::from_ref(blocks.cell(next.block, head)).cast());
-        }
-        let ahead = wanted.get(at + AHEAD).and_then(sketch);
-        ahead.into_iter().flatten().for_each(|tile| prefetch(tile.codes.as_flattened()));
-        let mut share = f32::NEG_INFINITY;
-        if let Some(sketch) = sketch(&wanted[at]) {
-            for (some, known) in rows.rows.chunks(ROWS_ABREAST).zip(rows.known.chunks(ROWS_ABREAST)) {
-                let logs = sketch::log_masses(sketch, some);
-                share = logs.iter().zip(known).fold(share, |most, (log, known)| most.max(log - known.log));
-            }
-        }
-        wanted[at].share = share;
-    }
-    wanted.retain(|wanted| wanted.share > LEAST_SHARE);
-    keep_best(wanted, most);
-    Ok(())
+    share
 }
 
 /// Keeps so many at most, those of the greatest shares.

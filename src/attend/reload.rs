@@ -14,21 +14,22 @@ use std::time::Instant;
 
 impl Run<'_> {
     /// Chooses the blocks of a KV head that are in a file alone and that the rows want.
-    pub(super) fn choose_away(&self, unit: &Unit, head: usize, work: &mut Work) -> Result<()> {
+    pub(super) fn choose_away(&self, unit: &Unit, head: usize, deadline: Instant, work: &mut Work) -> Result<()> {
         let (tokens, range) = (self.tokens, self.vectors(unit, head));
         work.reads.wanted.clear();
         let Some(source) = tokens.source.filter(|_| !tokens.blocks.away(head).is_empty()) else { return Ok(()) };
         let mut reads = std::mem::take(&mut work.reads);
+        let mut counts = work.found.reads;
         let chosen = if self.step.queries.rows > FEW_ROWS {
-            let all = tokens.blocks.away(head).iter().map(|block| Wanted { block: *block, head, share: 0.0, piece: 0 });
-            memory::collect(all).map(|all| reads.wanted = all)
+            let wanted = |block: &u32| Wanted { block: *block, head, share: 0.0, is_known: true, piece: 0 };
+            memory::collect(tokens.blocks.away(head).iter().map(wanted)).map(|all| reads.wanted = all)
         } else {
             let lanes = tokens.shape.lanes() * LANES;
             let vectors = range.map(|at| (self.known(at, work), &work.queries[at * lanes..][..tokens.shape.dims]));
-            source.choose(tokens.blocks, head, vectors, &mut reads)
+            source.choose((tokens.blocks, head), vectors, deadline, &mut reads, &mut counts)
         };
         reads.wanted.retain(|wanted| self.sees(unit, wanted.block));
-        work.reads = reads;
+        (work.reads, work.found.reads) = (reads, counts);
         chosen
     }
 

@@ -1,7 +1,6 @@
 //! Blocks against a model of their format in f64.
 
 pub(crate) mod bits;
-mod gist;
 mod sketch;
 mod steps;
 

@@ -1,7 +1,7 @@
 //! What a file has of a layer: where its tokens are, and what its session remembers of them.
 
 use super::{ChatFile, Extent};
-use crate::attend::{Gist, Known, Offloaded, Set, Shape, Sketch};
+use crate::attend::{self, Offloaded, Place, Shape, Sketches};
 use crate::bytes::{Reader, push_number};
 use crate::layout::{Kind, Rows};
 use crate::run::Run;
@@ -10,7 +10,7 @@ use crate::sys::memory;
 use std::ops::Range;
 
 /// The version of a table; a reader takes no other.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Flags of a block: all of its tokens are left, and it is the next one of the tile and of the chat.
 const WHOLE: u8 = 1;
 const NEXT: u8 = 2;
@@ -219,11 +219,14 @@ impl Table {
                 Ok(blocks) => {
                     see(Ok(tile.at.len))?;
                     for block in blocks {
-                        for (head, _) in block.heads.iter().flatten() {
+                        let sketches = block.place.sketches.places(self.rows.heads, shape.dims);
+                        for (head, sketch) in block.heads.iter().zip(sketches) {
+                            let Some(head) = head else { continue };
                             let bytes = head.bytes();
-                            let (offset, len) = (block.place.start + bytes.start, bytes.end - bytes.start);
+                            let (offset, len) = (block.place.codes.start + bytes.start, bytes.end - bytes.start);
                             let read = file.read(&Extent { offset, len, sum: head.sum }, "a head of a block");
                             see(read.map(|_| len).map_err(within))?;
+                            see(read_sketch(file, sketch, head.sum, shape).map_err(within))?;
                         }
                     }
                 }
@@ -275,37 +278,41 @@ fn read_blocks(reader: &mut Reader<'_>, tiles: &[Tile], logical: u32) -> Result<
     Ok(blocks)
 }
 
+/// Reads a sketch of codes of a checksum; returns its bytes.
+fn read_sketch(file: &ChatFile, place: Range<u64>, sum: u64, shape: Shape) -> Result<u64> {
+    let len = place.end - place.start;
+    let mut bytes = memory::filled(0, len as usize)?;
+    file.storage().read_at(place.start, &mut bytes)?;
+    if attend::read_sketch(&mut bytes, sum, shape.dims).is_none() {
+        bail!(Corrupt, "a sketch at offset {} has changed", place.start);
+    }
+    Ok(len)
+}
+
 /// What a tile has of a block.
 #[derive(Debug)]
 pub struct TileBlock {
-    /// Where its codes are.
-    pub place: Range<u64>,
+    /// Where it is.
+    pub place: Place,
     /// Its heads; `None` of those that were dropped before.
-    pub heads: Vec<Option<Known>>,
+    pub heads: Vec<Option<Offloaded>>,
 }
 
 /// Appends a block to a tile.
-pub fn put_block<'a>(
-    out: &mut Vec<u8>,
-    place: &Range<u64>,
-    heads: impl Iterator<Item = Option<(&'a Offloaded, Gist)>>,
-) -> Result<()> {
-    memory::extend(out, &place.start.to_le_bytes())?;
-    memory::extend(out, &((place.end - place.start) as u32).to_le_bytes())?;
+pub fn put_block(out: &mut Vec<u8>, place: &Place, heads: impl Iterator<Item = Option<Offloaded>>) -> Result<()> {
+    let Place { codes, sketches } = place;
+    memory::extend(out, &codes.start.to_le_bytes())?;
+    memory::extend(out, &((codes.end - codes.start) as u32).to_le_bytes())?;
+    memory::extend(out, &sketches.first.to_le_bytes())?;
+    memory::extend(out, &sketches.stride.to_le_bytes())?;
     for head in heads {
-        let Some((head, gist)) = head else {
+        let Some(Offloaded { lines, first, sum }) = head else {
             memory::extend(out, &[0; 4])?;
             continue;
         };
-        memory::extend(out, &head.lines.to_le_bytes())?;
-        memory::extend(out, &head.first.to_le_bytes())?;
-        memory::extend(out, &head.sum.to_le_bytes())?;
-        head.sketch.iter().try_for_each(|tile| {
-            memory::extend(out, tile.codes.as_flattened())?;
-            let scales = tile.scales.map(|scale| u16::from_ne_bytes(scale).to_le_bytes());
-            memory::extend(out, scales.as_flattened())
-        })?;
-        gist.iter().try_for_each(|set| memory::extend(out, &set.to_bytes()))?;
+        memory::extend(out, &lines.to_le_bytes())?;
+        memory::extend(out, &first.to_le_bytes())?;
+        memory::extend(out, &sum.to_le_bytes())?;
     }
     Ok(())
 }
@@ -316,17 +323,25 @@ pub fn read_tile(bytes: &[u8], blocks: u32, shape: Shape, heads: usize) -> Resul
     for _ in 0..blocks {
         let (start, len) = (reader.u64("the place of a block")?, reader.u32("the bytes of a block")?);
         let Some(end) = start.checked_add(len.into()) else { bail!(Corrupt, "a block of {len} bytes at {start}") };
-        let mut block = TileBlock { place: start..end, heads: Vec::new() };
+        let sketches = Sketches { first: reader.u64("the place of sketches")?, stride: reader.u32("a stride")? };
+        // Offsets are far below what sums of a few cannot hold.
+        if sketches.first > i64::MAX as u64 {
+            bail!(Corrupt, "sketches of a block at {}", sketches.first);
+        }
+        let mut block = TileBlock { place: Place { codes: start..end, sketches }, heads: Vec::new() };
         memory::reserve(&mut block.heads, heads)?;
         for head in 0..heads {
             let lines = reader.u32("the lines of a head")?;
             let found = match lines {
                 0 => None,
-                _ => Some(read_head(&mut reader, lines)?),
+                _ => {
+                    let (first, sum) = (reader.u32("the first line of a head")?, reader.u64("the checksum of a head")?);
+                    Some(Offloaded { first, lines, sum })
+                }
             };
             let is_within =
                 |head: &Offloaded| shape.format_of(head.lines as usize).is_some() && head.bytes().end <= u64::from(len);
-            if found.as_ref().is_some_and(|(head, _)| !is_within(head)) {
+            if found.as_ref().is_some_and(|head| !is_within(head)) {
                 bail!(Corrupt, "head {head} of a block at {start} has {lines} lines");
             }
             memory::push(&mut block.heads, found)?;
@@ -335,21 +350,4 @@ pub fn read_tile(bytes: &[u8], blocks: u32, shape: Shape, heads: usize) -> Resul
     }
     reader.end("the tile")?;
     Ok(list)
-}
-
-fn read_head(reader: &mut Reader<'_>, lines: u32) -> Result<Known> {
-    let (first, sum) = (reader.u32("the first line of a head")?, reader.u64("the checksum of a head")?);
-    let mut sketch: Sketch = crate::attend::NO_SKETCH;
-    for tile in &mut sketch {
-        let codes = tile.codes.as_flattened_mut();
-        codes.copy_from_slice(reader.take(codes.len(), "a sketch")?);
-        for scale in &mut tile.scales {
-            *scale = u16::from_le_bytes(reader.array("a sketch")?).to_ne_bytes();
-        }
-    }
-    let mut gist = Gist::default();
-    for set in &mut gist {
-        *set = Set::of(&reader.array("a gist")?);
-    }
-    Ok((memory::boxed(Offloaded { first, lines, sum, sketch })?, gist))
 }

@@ -26,8 +26,8 @@ use crate::status::{Result, bail};
 use crate::sys::{memory, pages};
 use windows::{Division, Needs};
 
-/// Sketches take at most this share of what is left for blocks, of 8: a block of the file is better than one that is gone.
-const MOST_SKETCHES: usize = 7;
+/// What is known of blocks takes at most this share of what there is for them, of 8, if they are in a file alone.
+const MOST_LISTS: usize = 7;
 /// Blocks of a head that a budget must have room for.
 const LEAST_BLOCKS: usize = 2;
 /// Working memory of attention, which there is none of yet when a budget is checked.
@@ -38,7 +38,7 @@ const WORKING_PART: u64 = 8;
 const WORKING_STEP: u64 = 256;
 /// Blocks that are on their way to the file take at most this part of the budget, and no other bytes do.
 const WRITING_PART: u64 = 64;
-/// Bytes of lists and sketches that may be free in the heap before it returns them to the system.
+/// Bytes of lists that may be free in the heap before it returns them to the system.
 const FREE: usize = 512 << 10;
 
 /// The tokens of a layer, and the bytes that one takes in the host's buffers.
@@ -89,7 +89,7 @@ pub(super) struct Budget {
     pub(super) working: usize,
     /// There is a file that blocks can go to.
     has_file: bool,
-    /// Bytes of lists and sketches that were freed since the heap returned its memory.
+    /// Bytes of lists that were freed since the heap returned its memory.
     freed: usize,
 }
 
@@ -283,7 +283,7 @@ impl Budget {
         }
     }
 
-    /// Takes note of freed lists, sketches and working memory, whose memory the heap returns once there is much of it.
+    /// Takes note of freed lists and working memory, whose memory the heap returns once there is much of it.
     pub(super) fn see_freed(&mut self, bytes: usize) {
         self.freed += bytes;
         if self.freed > FREE {

@@ -97,7 +97,7 @@ numbers! {
     count h2o_over_limit_count: "steps that ended above kv_h2o_max_tokens; absent without",
     us h2o_host_wait_us_p99: "99th percentile, within 5%",
     tokens quant_tokens: "now: in blocks, in memory or in the file, if only for one head",
-    bytes quant_bytes: "now: of their codes, sketches and lists, in memory",
+    bytes quant_bytes: "now: of their codes and lists, in memory",
     count quant_block_count: "blocks of 64 tokens made",
     count quant_unfit_block_count: "blocks that stayed raw: a number is not finite, or codes would be too far from it",
     count quant_k8v4_count: "heads of new blocks with k8v4, since k4v4 did not hold them",

@@ -11,7 +11,7 @@ use super::tier::{self, Tier};
 use super::tokens::{CacheLengths, InFile, Runs, Tokens};
 use super::window::{self, Window};
 use super::{Session, State, find};
-use crate::attend::{Basis, Block, Blocks, Known, Offloaded};
+use crate::attend::{Basis, Block, Blocks, Offloaded};
 use crate::bytes::Reader;
 use crate::file::table::{self, Head, Table, TileBlock};
 use crate::file::{Access, ChatFile, raw};
@@ -308,11 +308,12 @@ pub(super) fn read_blocks(
         Some(at) => Basis::read(&file.read(at, "the directions of sketches")?, heads, shape.dims)?,
         None => bail!(Corrupt, "it has blocks and no directions of sketches"),
     };
-    let first_here = if may_leave { first_here(table, &tiles, from.most) } else { 0 };
     let (mut blocks, mut block, mut work, mut of_base) = (Blocks::NONE, Block::default(), Vec::new(), 0);
     blocks.reserve(shape, heads, table.blocks.len())?;
     blocks.base = base.map(|base| base.blocks.clone());
     blocks.set_basis(Shared::new(basis)?);
+    let most = from.most.saturating_sub(blocks.other_bytes());
+    let first_here = if may_leave { first_here(table, &tiles, most) } else { 0 };
     for (at, (entry, heads_of)) in table.blocks.iter().zip(table.heads.chunks_exact(heads)).enumerate() {
         let number = at as u32;
         let Some(tile) = tiles[entry.tile.0 as usize].get_mut(entry.tile.1 as usize) else {
@@ -322,8 +323,8 @@ pub(super) fn read_blocks(
         if known.len() != heads {
             bail!(Corrupt, "block {number} is in two places");
         }
-        memory::push(places, tile.place.clone())?;
-        let sum = |known: &Option<Known>| known.as_ref().map_or(0, |(known, _)| known.sum);
+        tile.place.ranges(blocks.size()).try_for_each(|range| memory::push(places, range))?;
+        let sum = |known: &Option<Offloaded>| known.as_ref().map_or(0, |known| known.sum);
         known.iter().try_for_each(|known| memory::push(sums, sum(known)))?;
         if base.is_some_and(|base| base.is(of_base, known.iter().map(sum))) {
             blocks.push_base(of_base as u32, entry.first, entry.live);
@@ -339,7 +340,7 @@ pub(super) fn read_blocks(
                     }
                 };
                 let found = match (is_here, &*known) {
-                    (true, Some((known, _))) => read_head(file, tile.place.start, known, &mut work)?,
+                    (true, Some(known)) => read_head(file, tile.place.codes.start, known, &mut work)?,
                     _ => &[],
                 };
                 codes.read(shape, found).map_err(|error| error.within(format_args!("block {number}, head {head}")))?;
@@ -367,10 +368,8 @@ fn first_here(table: &Table, tiles: &[Vec<TileBlock>], most: usize) -> usize {
     for (at, (entry, found)) in table.blocks.iter().zip(table.heads.chunks_exact(heads)).enumerate().rev() {
         let known = tiles[entry.tile.0 as usize].get(entry.tile.1 as usize).map_or(&[][..], |tile| &tile.heads);
         let here = known.iter().zip(found).filter(|(_, head)| matches!(head, Head::Here(_)));
-        let bytes: u64 = here
-            .filter_map(|(known, _)| known.as_ref())
-            .map(|(known, _)| known.bytes().end - known.bytes().start)
-            .sum();
+        let bytes: u64 =
+            here.filter_map(|(known, _)| known.as_ref()).map(|known| known.bytes().end - known.bytes().start).sum();
         match left.checked_sub(bytes as usize) {
             Some(rest) => left = rest,
             None => return at + 1,

@@ -8,7 +8,7 @@ use super::quant::Quant;
 use super::tier::{self, Sketching, Tier};
 use super::tokens::InFile;
 use super::{Session, State};
-use crate::attend::{Basis, Blocks, Found, Known};
+use crate::attend::{Basis, Blocks, Found, GROUP, Group, Offloaded, Place};
 use crate::bytes::push_number;
 use crate::file::table::{self, Entry, Head, Piece, Table, Tile};
 use crate::file::{ChatFile, Extent, NewState, check_name, raw};
@@ -27,9 +27,9 @@ pub type LayerCache<'a> = (Option<Cache<'a>>, u32);
 struct Moved {
     block: u32,
     tile: (u32, u32),
-    place: Range<u64>,
+    place: Place,
     /// What is known of its heads; `None` where it was in the file before.
-    heads: Option<Vec<Option<Known>>>,
+    heads: Option<Vec<Option<Offloaded>>>,
 }
 
 /// What a save makes of a layer.
@@ -328,7 +328,8 @@ impl<'a> Writer<'a> {
             None => Some(self.write(&basis.to_bytes()?)?),
         };
         let mut numbers = memory::filled(None::<u32>, tokens.in_file.tiles.len())?;
-        let (mut tile, mut failure) = (Vec::new(), None);
+        let (mut tile, mut failure, mut group) = (Vec::new(), None, Group::NONE);
+        let mut left = (0..blocks.list().len() as u32).filter(|at| !(stays && layer.is_in_file(*at))).count();
         for (at, placed) in (0..).zip(blocks.list()) {
             let is_whole = stays && layer.is_in_file(at);
             let mut number = None;
@@ -344,7 +345,7 @@ impl<'a> Writer<'a> {
             }
             let (place, found) = match (is_whole, &placed.place) {
                 (true, Some(place)) => (place.clone(), None),
-                _ => match self.block(blocks, at, &basis, lost) {
+                _ => match self.block((blocks, at), &basis, (&mut group, &mut left), lost) {
                     Ok((place, found)) => (place, Some(found)),
                     Err(error) if error.status() == Status::Corrupt => {
                         failure.get_or_insert(error);
@@ -353,7 +354,7 @@ impl<'a> Writer<'a> {
                     Err(error) => return Err(error),
                 },
             };
-            memory::push(&mut new.places, place.clone())?;
+            place.ranges(blocks.size()).try_for_each(|range| memory::push(&mut new.places, range))?;
             // Those of the new tile get its number once it is known.
             let in_tile = number.unwrap_or((u32::MAX, tile.len() as u32));
             if number.is_none() {
@@ -379,8 +380,8 @@ impl<'a> Writer<'a> {
         for Moved { block, place, heads: found, .. } in tile.iter().map(|at| &to.moved[*at]) {
             let cells = blocks.cells_of(*block).iter();
             let heads = cells.enumerate().map(|(head, cell)| match found {
-                Some(found) => found[head].as_ref().map(|(offloaded, gist)| (&**offloaded, *gist)),
-                None => Some((cell.offloaded.as_deref()?, blocks.gist(*block, head))),
+                Some(found) => found[head],
+                None => cell.offloaded,
             });
             table::put_block(&mut bytes, place, heads)?;
         }
@@ -393,8 +394,15 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes a block. CORRUPT: if the file that has it has it no more; `lost` has its heads that are lost.
-    fn block(&mut self, blocks: &Blocks, block: u32, basis: &Basis, lost: &mut Found) -> Result<NewPlace> {
+    /// Writes a block, one of so many that are `left`, and its sketches to a group. CORRUPT: if the file that has it has it no more;
+    /// `lost` has its heads that are lost.
+    fn block(
+        &mut self,
+        (blocks, block): (&Blocks, u32),
+        basis: &Basis,
+        (group, left): (&mut Group, &mut usize),
+        lost: &mut Found,
+    ) -> Result<NewPlace> {
         let (mut bytes, mut ends, mut part, mut failure) = (Vec::new(), Vec::new(), Vec::new(), None);
         for head in 0..blocks.heads() {
             if !blocks.copy(block, head, &mut bytes)? {
@@ -411,13 +419,27 @@ impl<'a> Writer<'a> {
             memory::push(&mut ends, bytes.len())?;
         }
         failure.map_or(Ok(()), Err)?;
-        let heads = self.work.heads(blocks.shape(), (&bytes, &ends), basis)?;
-        Ok((self.write(&bytes)?.range(), heads))
+        let known = self.work.heads(blocks.shape(), (&bytes, &ends), basis)?;
+        let (heads, dims) = blocks.size();
+        let sketches = match group.next() {
+            Some(next) => next,
+            None => {
+                let count = (*left).clamp(1, GROUP);
+                let place = self.file.place(Group::bytes(count, heads, dims), None)?;
+                memory::push(&mut self.places, place.clone())?;
+                *group = Group::new(place.start, count, dims);
+                group.next().unwrap_or_default()
+            }
+        };
+        self.work.write(self.file.storage(), blocks.shape(), sketches)?;
+        group.advance(dims);
+        *left = left.saturating_sub(1);
+        Ok((Place { codes: self.write(&bytes)?.range(), sketches }, known))
     }
 }
 
 /// A block's place in a file, and what is known of its heads there.
-type NewPlace = (Range<u64>, Vec<Option<Known>>);
+type NewPlace = (Place, Vec<Option<Offloaded>>);
 
 impl Layer {
     /// Whether the file has all of a block that is not gone.
@@ -440,6 +462,8 @@ impl Layer {
         let Some(step) = self.step.get_mut() else { return };
         let (tokens, table) = (&mut step.tokens, saved.table);
         saved.basis.into_iter().for_each(|basis| tokens.blocks.set_basis(basis));
+        // The commit has made it free.
+        tokens.blocks.group = Group::NONE;
         for Moved { block, tile, place, heads } in saved.moved {
             let may_leave = weighs && !tokens.blocks.cell(block, 0).is_of_base();
             tokens.blocks.set_saved_in(block, tile, place, heads.filter(|_| may_leave));

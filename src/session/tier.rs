@@ -7,12 +7,11 @@ mod writer;
 
 pub(super) use writer::Sketching;
 
-use crate::attend::{Blocks, Offloaded, Placed};
+use crate::attend::{Blocks, GROUP, Group, Offloaded, Place, Placed};
 use crate::file::{Access, ChatFile};
 use crate::status::{Error, Result, Status, bail};
 use crate::sys::storage::Storage;
 use crate::sys::{Shared, files, memory};
-use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 use writer::{Directions, Job, Writer, Written};
@@ -246,14 +245,23 @@ impl Tier {
         self.opened()?;
         let Some(file) = &mut self.file else { bail!(Internal, "the file was opened") };
         let (len, storage, shape) = (bytes.len() as u64, file.storage().clone(), blocks.shape());
-        let place = file.place(len, self.most)?;
+        let (heads, dims) = (blocks.heads(), shape.dims);
+        let sketches = match blocks.group.next() {
+            Some(next) => next,
+            None => {
+                blocks.group = Group::new(file.place(Group::bytes(GROUP, heads, dims), self.most)?.start, GROUP, dims);
+                blocks.group.next().unwrap_or_default()
+            }
+        };
+        let place = Place { codes: file.place(len, self.most)?, sketches };
         let ticket = self.last_ticket + 1;
-        let job = Job { layer, ticket, storage, offset: place.start, shape, bytes, ends, directions };
+        let job = Job { layer, ticket, storage, place: place.clone(), shape, bytes, ends, directions };
         if let Err(error) = self.writer.push(job) {
-            file.free(place);
+            file.free(place.codes);
             return Err(error);
         }
         blocks.writes(block, place, ticket);
+        blocks.group.advance(dims);
         self.last_ticket = ticket;
         Ok(Taken::Queued)
     }
@@ -292,13 +300,15 @@ impl Tier {
             match heads {
                 Ok(heads) => {
                     let place = &blocks.list()[block as usize].place;
-                    self.written += place.as_ref().map_or(0, |place| place.end - place.start);
+                    let size =
+                        |place: &Place| place.ranges(blocks.size()).map(|range| range.end - range.start).sum::<u64>();
+                    self.written += place.as_ref().map_or(0, size);
                     blocks.end_write(block, Some(heads));
                 }
                 Err(error) => {
                     let place = blocks.list()[block as usize].place.clone();
                     blocks.end_write(block, None);
-                    place.into_iter().for_each(|place| self.free_place(place, false));
+                    place.into_iter().for_each(|place| self.free_place(&place, blocks.size(), false));
                     if error.status() != Status::OutOfMemory {
                         let _ = self.fail(error);
                     }
@@ -323,15 +333,23 @@ impl Tier {
         Ok(self.file.insert(file))
     }
 
-    /// The tokens of a block are gone.
-    pub(super) fn free(&mut self, placed: &Placed) {
-        placed.place.iter().for_each(|place| self.free_place(place.clone(), placed.tile.is_some()));
+    /// All blocks of a layer are gone.
+    pub(super) fn free_all(&mut self, blocks: &Blocks) {
+        blocks.list().iter().for_each(|placed| self.free(placed, blocks.size()));
+        if let Some(file) = &mut self.file {
+            blocks.group.rest(blocks.size()).for_each(|range| file.free(range));
+        }
+    }
+
+    /// The tokens of a block of so many heads and dims are gone.
+    pub(super) fn free(&mut self, placed: &Placed, size: (usize, usize)) {
+        placed.place.iter().for_each(|place| self.free_place(place, size, placed.tile.is_some()));
     }
 
     /// Nothing is at a place any more; what a saved chat has stays until the next save.
-    pub(super) fn free_place(&mut self, place: Range<u64>, is_saved: bool) {
+    pub(super) fn free_place(&mut self, place: &Place, size: (usize, usize), is_saved: bool) {
         if let Some(file) = self.file.as_mut().filter(|_| !is_saved) {
-            file.free(place);
+            place.ranges(size).for_each(|range| file.free(range));
         }
         // The file may have had no room but this.
         self.rest = 0;

@@ -219,7 +219,7 @@ impl Tokens {
         let Some(left) = blocks else { return };
         if let Some(tier) = tier {
             let gone = self.blocks.list().iter().zip(&left).filter(|(_, (_, live))| *live == 0);
-            gone.for_each(|(placed, _)| tier.free(placed));
+            gone.for_each(|(placed, _)| tier.free(placed, self.blocks.size()));
         }
         self.blocks.cut(&left);
     }
@@ -227,7 +227,7 @@ impl Tokens {
     /// All tokens are gone.
     pub(super) fn clear(&mut self, tier: Option<&mut Tier>) {
         if let Some(tier) = tier {
-            self.blocks.list().iter().for_each(|placed| tier.free(placed));
+            tier.free_all(&self.blocks);
         }
         *self = Tokens::NONE;
     }

@@ -103,8 +103,8 @@ impl State {
                         "to hold the budget: kv_memory_file did not take all blocks (see its line)"
                     }
                     Some(_) => {
-                        "to hold the budget: before the chat was saved, or since the sketches of blocks in kv_memory_file \
-                         have no more room"
+                        "to hold the budget: before the chat was saved, or since the list of blocks in kv_memory_file has \
+                         no more room"
                     }
                     None => "to hold the budget: kv_memory_file would keep them",
                 },

@@ -61,7 +61,7 @@ fn one_row(queries: &[u8]) -> Step<'_> {
 #[test]
 #[cfg(unix)]
 fn a_budget_counts_all_memory_in_a_process_of_its_own() {
-    let name = "budget::a_budget_counts_what_is_allocated_for_blocks_sketches_and_attention";
+    let name = "budget::a_budget_counts_what_is_allocated_for_blocks_lists_and_attention";
     let done = common::again(name).output().unwrap();
     let output = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(done.status.success() && output[0].contains("1 passed"), "{output:?}");
@@ -69,7 +69,7 @@ fn a_budget_counts_all_memory_in_a_process_of_its_own() {
 
 #[test]
 #[ignore = "run by the test above"]
-fn a_budget_counts_what_is_allocated_for_blocks_sketches_and_attention() {
+fn a_budget_counts_what_is_allocated_for_blocks_lists_and_attention() {
     let path = std::env::temp_dir().join(format!("mnnkv-{}-counted.blocks", std::process::id()));
     let path = path.to_str().unwrap().replace('\\', "/");
     for file in [String::new(), format!(r#", "kv_memory_file": "{path}""#)] {

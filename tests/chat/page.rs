@@ -105,7 +105,7 @@ impl Page {
     }
 
     fn layer(&mut self, image: &[u8], mut table: Reader<'_>) -> Layer {
-        assert_eq!(table.number(), 1);
+        assert_eq!(table.number(), 2);
         let [heads, dims, logical] = [(); 3].map(|()| table.number());
         let [key, value] = [(); 2].map(|()| table.fixed(1));
         let mut layer = Layer { shape: [heads, dims, logical, key, value], ..Layer::default() };
@@ -142,16 +142,21 @@ impl Page {
     /// The codes of each head of each block.
     fn tile(&mut self, image: &[u8], at: [u64; 3], (blocks, heads): (u64, u64)) -> Vec<Vec<Vec<u8>>> {
         let mut tile = Reader(self.at(image, at));
-        // Of each head its lines, the first of them, their checksum, a sketch and a gist.
-        assert_eq!(tile.0.len() as u64, blocks * (12 + heads * (16 + 640 + 56)));
+        // Of each block where its codes and sketches are, of each head its lines, the first of them and their checksum.
+        assert_eq!(tile.0.len() as u64, blocks * (24 + heads * 16));
         let list = (0..blocks).map(|_| {
             let (start, len) = (tile.fixed(8) as usize, tile.fixed(4) as usize);
             self.used.push(start..start + len);
-            let heads = (0..heads).map(|_| {
+            let (sketches, stride) = (tile.fixed(8) as usize, tile.fixed(4) as usize);
+            let heads = (0..heads as usize).map(|head| {
                 let [lines, first, sum] = [4, 4, 8].map(|len| tile.fixed(len));
-                tile.take(640 + 56);
                 let codes = &image[start..start + len][first as usize * 64..][..lines as usize * 64];
                 assert_eq!(xxh3_64(codes), sum);
+                // 64 tokens of 32 directions and a scale, and a checksum that is seeded with that of the codes.
+                let sketch = sketches + head * stride..sketches + head * stride + 64 * (16 + 2) + 8;
+                self.used.push(sketch.clone());
+                let (sketch, own) = image[sketch].split_at(64 * (16 + 2));
+                assert_eq!(xxh3_64_with_seed(sketch, sum), u64_at(own, 0));
                 codes.to_vec()
             });
             heads.collect()

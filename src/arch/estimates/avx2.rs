@@ -70,13 +70,6 @@ impl Sixteen for Floats16 {
         fn mul(self, other: Self) -> Self = halves!(_mm256_mul_ps(self, other));
         fn add_exact(self, a: Self, b: Self) -> Self = halves!(_mm256_fmadd_ps(a, b, self));
         fn max(self, other: Self) -> Self = halves!(_mm256_max_ps(self, other));
-        fn if_less(self, limit: Self, below: Self) -> Self = {
-            let masks = [
-                _mm256_cmp_ps::<_CMP_LT_OQ>(self[0], limit[0]),
-                _mm256_cmp_ps::<_CMP_LT_OQ>(self[1], limit[1]),
-            ];
-            halves!(_mm256_and_ps(masks, below))
-        };
         fn unless_less(self, limit: Self, other: Self) -> Self = {
             let masks = [
                 _mm256_cmp_ps::<_CMP_LT_OQ>(self[0], limit[0]),

@@ -27,9 +27,6 @@ impl Sixteen for Floats16 {
         fn mul(self, other: Self) -> Self = _mm512_mul_ps(self, other);
         fn add_exact(self, a: Self, b: Self) -> Self = _mm512_fmadd_ps(a, b, self);
         fn max(self, other: Self) -> Self = _mm512_max_ps(self, other);
-        fn if_less(self, limit: Self, below: Self) -> Self = {
-            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(self, limit), below)
-        };
         fn unless_less(self, limit: Self, other: Self) -> Self = {
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self, limit), other)
         };

@@ -16,8 +16,10 @@ pub(super) mod neon;
 pub const LANES: usize = 16;
 /// Query rows that a kernel takes at once.
 pub const ROWS_ABREAST: usize = 4;
-/// Directions of a sketch.
-pub const DIRECTIONS: usize = 16;
+/// Directions whose codes lie together.
+pub const PANEL: usize = LANES;
+/// Most directions of a sketch; it has whole panels.
+pub const MOST_DIRECTIONS: usize = 64;
 
 /// 4-bit codes of 16 columns for two rows: the first in the lower half of each byte, in two's complement.
 pub type CodePair = [u8; LANES];
@@ -25,36 +27,47 @@ pub type CodePair = [u8; LANES];
 /// Upper 16 bits of floats, in the byte order of the machine.
 pub type Shorts = [[u8; 2]; LANES];
 
-/// Sketches of 16 tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct SketchTile {
-    /// Codes of direction `d`, and of `d + 8` in the upper halves in two's complement.
-    pub codes: [CodePair; DIRECTIONS / 2],
-    /// The unit of each token's codes; negative where there is no token.
-    pub scales: Shorts,
+/// Sketches of keys.
+#[derive(Clone, Copy, Debug)]
+pub struct SketchTiles<'a> {
+    /// Directions, in whole panels.
+    pub directions: usize,
+    /// Of each 16 tokens [`SketchTiles::rows`]: codes of the directions `d` of a panel, and of `d + 8` in the upper halves in two's
+    /// complement, then the next panel's; then in two of them the units of each token's codes, as [`Shorts`] are.
+    pub rows: &'a [CodePair],
+}
+
+impl SketchTiles<'_> {
+    /// Rows of 16 tokens.
+    pub const fn rows(directions: usize) -> usize {
+        directions / 2 + size_of::<Shorts>() / LANES
+    }
+
+    /// Times 16 tokens.
+    pub fn tiles(&self) -> usize {
+        self.rows.len() / SketchTiles::rows(self.directions)
+    }
 }
 
 /// A query row against sketches.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct SketchRow {
-    /// The factor of each direction's codes, made by [`low_weight`] for the first half and by [`high_weight`].
-    pub weights: [f32; DIRECTIONS],
+    /// The factor of each direction's codes, made by [`low_weight`] for the first half of a panel and by [`high_weight`].
+    pub weights: [f32; MOST_DIRECTIONS],
     /// The logit of the mean key.
     pub base: f32,
 }
 
 /// See [`EstimateKernels::sketch`].
-type SketchLogits = fn(tiles: &[SketchTile], rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]);
+type SketchLogits = fn(tiles: &SketchTiles<'_>, rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]);
 /// The kernels of estimates. Rows of a call are [`ROWS_ABREAST`] at most. Logits are `[row][tile]`.
 #[derive(Clone, Copy)]
 pub struct EstimateKernels {
     /// Returns `sum over d of row[d] * basis[d]`, in the order of `d`.
-    pub project: fn(row: &[f32], basis: &[[f32; LANES]]) -> [f32; LANES],
+    pub project: fn(row: &[f32], basis: &[Shorts]) -> [f32; LANES],
     /// Dot products of rows and keys of `dims` numbers, `[row][key]`.
     pub dots: fn(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]),
-    /// The logits of sketched tokens: `(scale * sum(weight * code)) + base`, -inf where there is no token. Raises the
-    /// peak of each row to its largest logit.
+    /// The logits of sketched tokens: `(scale * sum(weight * code)) + base`. Raises the peak of each row to its largest logit.
     pub sketch: SketchLogits,
     /// The sums of `exp(logit - peak)` over each `width` consecutive logits: 1, 2, 4, 8, or a multiple of 16. `peak` is
     /// finite, and no logit is above it.
@@ -101,8 +114,6 @@ pub(super) trait Sixteen: Copy {
     unsafe fn add_exact(self, a: Self, b: Self) -> Self;
     /// `self > other ? self : other`.
     unsafe fn max(self, other: Self) -> Self;
-    /// `self < limit ? below : 0`.
-    unsafe fn if_less(self, limit: Self, below: Self) -> Self;
     /// `self < limit ? 0 : other`.
     unsafe fn unless_less(self, limit: Self, other: Self) -> Self;
     /// The bits plus those of `other` shifted up by 23, without carry out.
@@ -152,10 +163,6 @@ impl Sixteen for [f32; LANES] {
         std::array::from_fn(|i| if self[i] > other[i] { self[i] } else { other[i] })
     }
     #[inline(always)]
-    unsafe fn if_less(self, limit: Self, below: Self) -> Self {
-        std::array::from_fn(|i| if self[i] < limit[i] { below[i] } else { 0.0 })
-    }
-    #[inline(always)]
     unsafe fn unless_less(self, limit: Self, other: Self) -> Self {
         std::array::from_fn(|i| if self[i] < limit[i] { 0.0 } else { other[i] })
     }
@@ -181,9 +188,9 @@ pub(super) const PORTABLE: EstimateKernels = {
         }};
     }
     EstimateKernels {
-        project: safe!(project(row: &[f32], basis: &[[f32; LANES]]) -> [f32; LANES]),
+        project: safe!(project(row: &[f32], basis: &[Shorts]) -> [f32; LANES]),
         dots: safe!(dots(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]) -> ()),
-        sketch: safe!(sketch(tiles: &[SketchTile], rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]) -> ()),
+        sketch: safe!(sketch(tiles: &SketchTiles<'_>, rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]) -> ()),
         masses: safe!(masses(logits: &[[f32; LANES]], peak: f32, width: usize, sums: &mut [f32]) -> ()),
     }
 };
@@ -193,12 +200,12 @@ pub(super) const PORTABLE: EstimateKernels = {
 /// # Safety
 /// As [`Sixteen`], here and below.
 #[inline(always)]
-pub(super) unsafe fn project<V: Sixteen>(row: &[f32], basis: &[[f32; LANES]]) -> [f32; LANES] {
+pub(super) unsafe fn project<V: Sixteen>(row: &[f32], basis: &[Shorts]) -> [f32; LANES] {
     // SAFETY: the caller's.
     unsafe {
         let (mut sum, mut sums) = (V::splat(0.0), [0.0; LANES]);
         for (x, directions) in row.iter().zip(basis) {
-            sum = sum.add(V::splat(*x).mul(V::load(directions)));
+            sum = sum.add(V::splat(*x).mul(V::widen(directions)));
         }
         sum.store(&mut sums);
         sums
@@ -239,15 +246,15 @@ unsafe fn dot<V: Sixteen>(a: &[f32], b: &[f32]) -> f32 {
 /// See [`EstimateKernels::sketch`].
 #[inline(always)]
 pub(super) unsafe fn sketch<V: Sixteen>(
-    tiles: &[SketchTile],
+    tiles: &SketchTiles<'_>,
     rows: &[SketchRow],
     logits: &mut [[f32; LANES]],
     peaks: &mut [f32],
 ) {
-    if tiles.is_empty() {
+    if tiles.rows.is_empty() {
         return;
     }
-    let logits = logits.chunks_mut(V::ROWS * tiles.len());
+    let logits = logits.chunks_mut(V::ROWS * tiles.tiles());
     for ((rows, logits), peaks) in rows.chunks(V::ROWS).zip(logits).zip(peaks.chunks_mut(V::ROWS)) {
         // SAFETY: the caller's.
         unsafe {
@@ -263,32 +270,35 @@ pub(super) unsafe fn sketch<V: Sixteen>(
 
 #[inline(always)]
 unsafe fn sketch_rows<V: Sixteen, const ROWS: usize>(
-    tiles: &[SketchTile],
+    tiles: &SketchTiles<'_>,
     rows: &[SketchRow],
     logits: &mut [[f32; LANES]],
     peaks: &mut [f32],
 ) {
     let rows: &[SketchRow; ROWS] = rows.first_chunk().expect("counted by the caller");
-    assert_eq!(logits.len(), ROWS * tiles.len());
+    let count = tiles.tiles();
+    assert!(logits.len() == ROWS * count && tiles.directions <= MOST_DIRECTIONS);
     // SAFETY: the caller's.
     unsafe {
-        let (zero, nothing) = (V::splat(0.0), V::splat(f32::NEG_INFINITY));
         let mut highest = [V::splat(f32::MIN); ROWS];
-        for (at, tile) in tiles.iter().enumerate() {
-            let mut sums = [zero; ROWS];
-            for (d, pair) in tile.codes.iter().enumerate() {
-                let [low, high] = V::codes(pair);
-                for (sum, row) in sums.iter_mut().zip(rows) {
-                    *sum = sum.add_exact(low, V::splat(row.weights[d]));
-                    *sum = sum.add_exact(high, V::splat(row.weights[d + DIRECTIONS / 2]));
+        for (at, tile) in tiles.rows.chunks_exact(SketchTiles::rows(tiles.directions)).enumerate() {
+            let (codes, scales) = tile.split_at(tiles.directions / 2);
+            let mut sums = [V::splat(0.0); ROWS];
+            for (panel, pairs) in codes.as_chunks::<{ PANEL / 2 }>().0.iter().enumerate() {
+                for (d, pair) in (panel * PANEL..).zip(pairs) {
+                    let [low, high] = V::codes(pair);
+                    for (sum, row) in sums.iter_mut().zip(rows) {
+                        *sum = sum.add_exact(low, V::splat(row.weights[d]));
+                        *sum = sum.add_exact(high, V::splat(row.weights[d + PANEL / 2]));
+                    }
                 }
             }
-            let scales = V::widen(&tile.scales);
-            let missing = scales.if_less(zero, nothing);
+            let scales: &Shorts = scales.as_flattened().as_chunks::<2>().0.first_chunk().expect("a tile has scales");
+            let scales = V::widen(scales);
             for r in 0..ROWS {
-                let logit = scales.mul(sums[r]).add(V::splat(rows[r].base)).add(missing);
+                let logit = scales.mul(sums[r]).add(V::splat(rows[r].base));
                 highest[r] = logit.max(highest[r]);
-                logit.store(&mut logits[r * tiles.len() + at]);
+                logit.store(&mut logits[r * count + at]);
             }
         }
         raise(highest, peaks);

@@ -101,10 +101,6 @@ impl Sixteen for Floats16 {
         fn mul(self, other: Self) -> Self = parts!(vmulq_f32(self, other));
         fn add_exact(self, a: Self, b: Self) -> Self = parts!(vfmaq_f32(self, a, b));
         fn max(self, other: Self) -> Self = parts!(larger(self, other));
-        fn if_less(self, limit: Self, below: Self) -> Self = {
-            let masks = parts!(vcltq_f32(self, limit));
-            parts!(and(masks, below))
-        };
         fn unless_less(self, limit: Self, other: Self) -> Self = {
             let masks = parts!(vcltq_f32(self, limit));
             parts!(and_not(masks, other))

@@ -1,7 +1,7 @@
 //! Kernels of estimates: the same bits at every level, and exponentials by f64.
 
 use super::*;
-use crate::arch::estimates::{CodePair, LANES, Shorts, SketchRow, SketchTile, high_weight, low_weight};
+use crate::arch::estimates::{CodePair, LANES, Shorts, SketchRow, SketchTiles, high_weight, low_weight};
 
 fn reals(len: usize, seed: u64, size: f32) -> Vec<f32> {
     let noise = noise(4 * (len + seed as usize));
@@ -28,14 +28,18 @@ fn same_bits(what: &str, kernel: impl Fn(&'static Kernels) -> Vec<f32>) {
 
 #[test]
 fn every_level_estimates_the_same_bits() {
-    for (rows, tiles) in (1..=4).flat_map(|rows| [0, 1, 3, 4, 64].map(|tiles| (rows, tiles))) {
-        let codes = pairs(tiles * 8);
-        let sketches: Vec<SketchTile> = (0..tiles)
-            .map(|t| SketchTile { codes: std::array::from_fn(|d| codes[t * 8 + d]), scales: shorts(t as u64) })
-            .collect();
-        let weight = |d: usize, x: f32| if d < 8 { low_weight(x) } else { high_weight(x) };
+    let counts = (1..=4).flat_map(|rows| [0, 1, 3, 4, 64].map(|tiles| (rows, tiles)));
+    for ((rows, tiles), directions) in counts.flat_map(|count| [16, 32, 64].map(|directions| (count, directions))) {
+        let codes = pairs(tiles * directions / 2);
+        let tile = |t: usize| {
+            let scales = shorts(t as u64).as_flattened().to_vec();
+            [codes[t * directions / 2..][..directions / 2].as_flattened(), &scales].concat()
+        };
+        let bytes: Vec<u8> = (0..tiles).flat_map(tile).collect();
+        let sketches = SketchTiles { directions, rows: bytes.as_chunks::<LANES>().0 };
+        let weight = |d: usize, x: f32| if d % 16 < 8 { low_weight(x) } else { high_weight(x) };
         let query = |r: usize| {
-            let x = reals(LANES, r as u64, 10f32.powi(r as i32 * 3 - 6));
+            let x = reals(64, r as u64, 10f32.powi(r as i32 * 3 - 6));
             SketchRow { weights: std::array::from_fn(|d| weight(d, x[d])), base: x[0] }
         };
         let queries: Vec<SketchRow> = (0..rows).map(query).collect();
@@ -52,8 +56,8 @@ fn every_level_estimates_the_same_bits() {
             (k.estimates.dots)(&rows, &keys, dims, &mut products);
             products
         });
-        let basis = reals(LANES * dims, 4, 1.0);
-        same_bits("project", |k| (k.estimates.project)(&rows[..dims], basis.as_chunks::<LANES>().0).to_vec());
+        let basis: Vec<Shorts> = (0..dims as u64).map(shorts).collect();
+        same_bits("project", |k| (k.estimates.project)(&rows[..dims], &basis).to_vec());
     }
 }
 

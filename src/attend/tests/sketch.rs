@@ -1,9 +1,9 @@
 //! Directions and sketches against their rules in f64.
 
-use crate::arch::estimates::{DIRECTIONS, LANES, SketchTile};
+use crate::arch::estimates::LANES;
 use crate::arch::kernels;
-use crate::attend::basis::Basis;
-use crate::attend::sketch;
+use crate::attend::basis::{Basis, widen};
+use crate::attend::sketch::{self, Group, Sketches, directions};
 use crate::status::Status;
 use crate::sys::memory::shortage;
 use proptest::prelude::*;
@@ -38,30 +38,46 @@ fn log_sum(logs: impl IntoIterator<Item = f64>) -> f64 {
     if peak == f64::NEG_INFINITY { peak } else { peak + logs.iter().map(|l| (l - peak).exp()).sum::<f64>().ln() }
 }
 
-/// Sketches of keys `[token][dim]` of a head, in whole blocks.
-fn sketched(keys: &[f32], basis: &Basis, head: usize) -> Vec<SketchTile> {
-    let dims = basis.mean(head).len();
-    keys.chunks(64 * dims).flat_map(|keys| sketch::sketch(keys, basis, head, &mut vec![0.0; dims])).collect()
+/// The checksum of codes that sketches are of here.
+const CODES: u64 = 77;
+
+/// Sketches of keys `[token][dim]` of a head, in whole blocks, as a file has them.
+fn sketched(keys: &[f32], basis: &Basis, head: usize) -> Vec<u8> {
+    let (dims, mut bytes) = (basis.mean(head).len(), Vec::new());
+    for keys in keys.chunks(64 * dims) {
+        sketch::put(keys, (basis, head), CODES, &mut vec![0.0; dims], &mut bytes).unwrap();
+    }
+    bytes
 }
 
-/// The logits of a query for all lanes of tiles, and the peak.
-fn logits(tiles: &[SketchTile], query: &[f32], basis: &Basis, head: usize) -> (Vec<f32>, f32) {
-    let row = sketch::row(query, basis, head);
-    let (mut logits, mut peak) = (vec![[0.0; LANES]; tiles.len()], [f32::MIN]);
-    (kernels().estimates.sketch)(tiles, &[row], &mut logits, &mut peak);
-    (logits.concat(), peak[0])
+/// The logits of a query for all tokens of sketches, and the peak.
+fn logits(sketches: &[u8], query: &[f32], basis: &Basis, head: usize) -> (Vec<f32>, f32) {
+    let (row, mut all, mut most) = (sketch::row(query, basis, head), Vec::new(), f32::MIN);
+    for bytes in sketches.to_vec().chunks_exact_mut(Sketches::bytes(query.len())) {
+        let (mut logits, mut peak) = ([[0.0; LANES]; 4], [f32::MIN]);
+        (kernels().estimates.sketch)(&sketch::read(bytes, CODES, query.len()).unwrap(), &[row], &mut logits, &mut peak);
+        all.extend(logits.as_flattened());
+        most = most.max(peak[0]);
+    }
+    (all, most)
+}
+
+/// The directions of a head, `[direction][dim]`.
+fn columns(basis: &Basis, head: usize) -> Vec<Vec<f32>> {
+    let panel =
+        |panel: &[[[u8; 2]; 16]]| (0..16).map(|d| panel.iter().map(|row| widen(row[d])).collect()).collect::<Vec<_>>();
+    basis.panels(head).flat_map(panel).collect()
 }
 
 /// The logit of a key for a query: codes by the rule, in f32 as it says, and the rest in f64.
 fn logit_by_rule(key: &[f32], query: &[f32], basis: &Basis, head: usize) -> f64 {
-    let (mean, directions) = (basis.mean(head), basis.directions(head));
-    let column = |d: usize| directions.iter().map(move |row| row[d]);
+    let (mean, columns) = (basis.mean(head), columns(basis, head));
     let centred: Vec<f32> = key.iter().zip(mean).map(|(k, m)| k - m).collect();
-    let part = |d: usize| centred.iter().zip(column(d)).fold(0.0, |sum, (x, w)| sum + x * w);
-    let z: Vec<f32> = (0..DIRECTIONS).map(part).collect();
+    let part = |column: &Vec<f32>| centred.iter().zip(column).fold(0.0, |sum, (x, w)| sum + x * w);
+    let z: Vec<f32> = columns.iter().map(part).collect();
     let scale = half::bf16::from_f32(z.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 7.0).to_f32();
     let coded = |z: &f32| if scale == 0.0 { 0.0 } else { (z / scale).round_ties_even().clamp(-7.0, 7.0) };
-    let weights = (0..DIRECTIONS).map(|d| dot(wide(query), column(d).map(f64::from)));
+    let weights = columns.iter().map(|column| dot(wide(query), wide(column)));
     dot(wide(query), wide(mean)) + dot(weights, z.iter().map(|z| f64::from(scale) * f64::from(coded(z))))
 }
 
@@ -70,7 +86,7 @@ proptest! {
 
     #[test]
     fn logits_of_sketches_are_those_of_the_rule(
-        heads in 1usize..4, dims in 1usize..70,
+        heads in 1usize..4, dims in prop_oneof![1usize..70, Just(128), Just(256)],
         size in prop_oneof![Just(0.0f32), 0.01f32..3.0], seed: u64,
     ) {
         let basis = Basis::learn(&numbers(seed, heads * 100 * dims, size + 0.1), 100, heads, dims).unwrap();
@@ -86,7 +102,7 @@ proptest! {
             }
             prop_assert_eq!(peak, found.iter().copied().fold(f32::MIN, f32::max));
             let rows = [sketch::row(&query, &basis, head)];
-            let mass = sketch::log_masses(tiles[..].try_into().unwrap(), &rows)[0];
+            let mass = sketch::log_masses(&sketch::read(&mut tiles.clone(), CODES, dims).unwrap(), &rows)[0];
             prop_assert!((f64::from(mass) - log_sum(wide(&found))).abs() < 1e-3);
         }
     }
@@ -128,14 +144,14 @@ fn mean_and_first_direction_are_those_of_the_tokens() {
             assert!((mean - (x + share * a)).abs() < 0.02, "of {tokens} tokens");
         }
         let length = dot(wide(&along), wide(&along)).sqrt();
-        let first = basis.directions(1).iter().map(|row| f64::from(row[0]));
-        assert!(dot(first, wide(&along)).abs() > 0.9999 * length, "of {tokens} tokens");
+        let first = &columns(&basis, 1)[0];
+        assert!(dot(wide(first), wide(&along)).abs() > 0.999 * length, "of {tokens} tokens");
     }
 }
 
 #[test]
-fn directions_are_orthonormal_and_hold_nearly_all_that_sixteen_can() {
-    // The variance of channel d falls, so the best 16 directions are the first 16 channels.
+fn directions_are_orthonormal_and_hold_nearly_all_that_so_many_can() {
+    // The variance of channel d falls, so the best directions are the first channels.
     let (dims, tokens) = (64usize, 700usize);
     let sizes: Vec<f32> = (0..dims).map(|d| 0.85f32.powi(d as i32)).collect();
     let falling: Vec<f32> =
@@ -145,15 +161,17 @@ fn directions_are_orthonormal_and_hold_nearly_all_that_sixteen_can() {
         [(falling, dims), (keys_of_rank(3, 40, 64), 64), (vec![1.5; 64], 64), (numbers(1, 50 * 5, 1.0), 5)]
     {
         let basis = Basis::learn(&keys, keys.len() / dims, 1, dims).unwrap();
-        let directions = basis.directions(0);
-        let column = |d: usize| directions.iter().map(move |row| f64::from(row[d]));
-        for (a, b) in (0..DIRECTIONS).flat_map(|a| (0..=a).map(move |b| (a, b))) {
+        let (columns, count) = (columns(&basis, 0), directions(dims));
+        let column = |d: usize| wide(&columns[d]);
+        assert_eq!((columns.len(), count), (32, 32));
+        for (a, b) in (0..count).flat_map(|a| (0..=a).map(move |b| (a, b))) {
             let expected = if a == b && a < dims { 1.0 } else { 0.0 };
-            assert!((dot(column(a), column(b)) - expected).abs() < 1e-6, "{a} {b} of {dims}");
+            // They have 8 bits.
+            assert!((dot(column(a), column(b)) - expected).abs() < 4e-3, "{a} {b} of {dims}");
         }
         if keys.len() == tokens * 64 {
-            let held: f64 = (0..DIRECTIONS).map(|a| dot(column(a).map(|x| x * x), wide(&variances))).sum();
-            let best: f64 = wide(&variances[..DIRECTIONS]).sum();
+            let held: f64 = (0..count).map(|a| dot(column(a).map(|x| x * x), wide(&variances))).sum();
+            let best: f64 = wide(&variances[..count]).sum();
             assert!(held > 0.99 * best, "{held} of {best}");
         }
     }
@@ -161,8 +179,8 @@ fn directions_are_orthonormal_and_hold_nearly_all_that_sixteen_can() {
 
 #[test]
 fn extreme_numbers_stay_in_their_token() {
-    let (dims, keys) = (32, numbers(5, 16 * 32, 1.0));
-    let basis = Basis::learn(&keys, 16, 1, dims).unwrap();
+    let (dims, keys) = (32, numbers(5, 64 * 32, 1.0));
+    let basis = Basis::learn(&keys, 64, 1, dims).unwrap();
     let with = |x: f32| [&[x], &keys[1..]].concat();
     let query = numbers(6, dims, 0.5);
     let of = |x: f32| logits(&sketched(&with(x), &basis, 0), &query, &basis, 0).0;
@@ -170,8 +188,8 @@ fn extreme_numbers_stay_in_their_token() {
     for (x, bound) in [(f32::INFINITY, 65_504.0), (f32::MAX, 65_504.0), (f32::NEG_INFINITY, -65_504.0)] {
         assert_eq!(of(x), of(bound));
         assert!(of(x).iter().all(|logit| logit.is_finite()) && of(x)[1..] == of(0.0)[1..]);
-        let learnt = Basis::learn(&with(x), 16, 1, dims).unwrap();
-        assert!(learnt.mean(0).iter().chain(learnt.directions(0).as_flattened()).all(|x| x.is_finite()));
+        let learnt = Basis::learn(&with(x), 64, 1, dims).unwrap();
+        assert!(learnt.mean(0).iter().chain(columns(&learnt, 0).iter().flatten()).all(|x| x.is_finite()));
     }
 }
 
@@ -187,4 +205,44 @@ fn memory_that_is_refused_makes_no_basis() {
     }
     shortage::set_least(1024);
     assert!(refused > 10, "{refused} refusals");
+}
+
+#[test]
+fn a_sketch_is_of_its_codes_alone() {
+    let keys = numbers(1, 64 * 64, 1.0);
+    let basis = Basis::learn(&keys, 64, 1, 64).unwrap();
+    let bytes = sketched(&keys, &basis, 0);
+    assert_eq!(bytes.len(), Sketches::bytes(64));
+    let is_read = |bytes: &[u8], sum| sketch::read(&mut bytes.to_vec(), sum, 64).is_some();
+    assert!(
+        is_read(&bytes, CODES) && !is_read(&bytes, CODES + 1) && !is_read(&bytes[1..], CODES) && !is_read(&[1], CODES)
+    );
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        assert!(!is_read(&changed, CODES), "byte {at}");
+    }
+}
+
+#[test]
+fn sketches_of_a_group_have_all_of_its_bytes_once() {
+    for (blocks, heads, dims) in [(16, 3, 64), (1, 1, 256), (5, 2, 80)] {
+        let (mut group, mut taken) = (Group::new(100, blocks, dims), Vec::new());
+        for block in 0..blocks {
+            let mut all: Vec<_> = group.rest((heads, dims)).chain(taken.iter().cloned()).collect();
+            all.sort_by_key(|place| place.start);
+            all.windows(2).for_each(|pair| assert_eq!(pair[0].end, pair[1].start));
+            assert_eq!((all[0].start, all.last().unwrap().end), (100, 100 + Group::bytes(blocks, heads, dims)));
+            let own = group.next().unwrap();
+            taken.extend(own.places(heads, dims));
+            assert_eq!(own.places(heads, dims).count(), heads);
+            group.advance(dims);
+            let next = group.next().map(|next| next.places(1, dims).next().unwrap());
+            // A step reads those of a head in turn.
+            assert_eq!(
+                next.map(|next| next.start),
+                (block + 1 < blocks).then_some(own.first + Sketches::bytes(dims) as u64)
+            );
+        }
+    }
 }

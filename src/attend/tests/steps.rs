@@ -1,6 +1,7 @@
 //! Steps against attention in f64 over the numbers of blocks and cache.
 
 use super::*;
+use crate::attend::sketch::{Group, Sketches};
 use crate::host::packing::flash;
 use crate::layout::{CacheRef, Layout, Spec, scatter};
 use crate::sys::memory::shortage;
@@ -158,17 +159,20 @@ fn written(blocks: &mut Blocks, noise: &mut Noise) -> Vec<u8> {
     }
     for block in 0..blocks.list().len() as u32 {
         let Some(basis) = &blocks.basis else { break };
-        let mut work = SketchWork::default();
+        let (mut work, mut sketches) = (SketchWork::default(), Vec::new());
         let first = file.len() as u64;
         let heads = (0..KV_HEADS).map(|head| {
             let offset = file.len();
             assert!(blocks.copy(block, head, &mut file).unwrap());
             let codes = blocks.view(block, head, &[]).unwrap();
-            let line = (offset as u64 - first) / 64;
-            Some(Offloaded::new(&codes, (line as u32, &file[offset..]), (basis, head), &mut work).unwrap())
+            let at = ((offset as u64 - first) / 64) as u32;
+            Some(Offloaded::new(&codes, (at, &file[offset..]), (basis, head), &mut work, &mut sketches).unwrap())
         });
         let heads = heads.collect();
-        blocks.writes(block, first..file.len() as u64, 1);
+        let codes = first..file.len() as u64;
+        let group = Group::new(codes.end, 1, blocks.shape().dims);
+        file.extend(sketches);
+        blocks.writes(block, Place { codes, sketches: group.next().unwrap() }, 1);
         blocks.end_write(block, Some(heads));
         for head in (0..KV_HEADS).filter(|_| noise.wide() > 0.0) {
             blocks.leave(block, head);
@@ -190,7 +194,7 @@ fn lists_of_blocks_that_memory_is_refused_for_are_whole_after_the_next_call() {
         shortage::set_least(1024);
         blocks.reserve(shape, 2, 1).unwrap();
         blocks.push(&block, 0, u64::MAX).unwrap();
-        blocks.writes(0, 16..17, 1);
+        blocks.writes(0, Place { codes: 16..17, sketches: Sketches::default() }, 1);
         assert_eq!(blocks.written(1), Some(0));
         blocks.end_write(0, Some(vec![None, None]));
         assert_eq!((blocks.heads(), blocks.away(1)), (2, &[][..]));

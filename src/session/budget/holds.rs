@@ -1,7 +1,7 @@
 //! What a budget holds, before a chat runs.
 
 use super::windows::{Division, Needs};
-use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_SKETCHES, Model, Share, Sizes, WRITING_PART};
+use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_LISTS, Model, Share, Sizes, WRITING_PART};
 use crate::attend::{BLOCK, Basis, Blocks, Format};
 use crate::layout::Rows;
 use crate::session::config;
@@ -21,7 +21,7 @@ pub struct Holds {
     /// In k4v4, but for the first and the newest; those of rows that stay raw. Without a file, tokens of a longer
     /// chat are dropped.
     pub quantised_tokens: u64,
-    /// With a file that has room: sketches of its blocks fit. Tokens of a longer chat are dropped.
+    /// With a file that has room: what is known of its blocks fits. Tokens of a longer chat are dropped.
     pub file_tokens: u64,
 }
 
@@ -69,14 +69,11 @@ impl Holds {
         let (block, room) = (Blocks::block_bytes(shape, Format::K4V4, rows.heads), share.for_blocks(least_raw));
         let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
         let quantised_tokens = tokens(room / block);
-        let [all, sketches] = Blocks::away_bytes(rows.heads);
-        // Blocks on their way to the file take their part first, and sketches theirs of what lists and directions leave.
+        // Blocks on their way to the file take their part first, and directions of sketches theirs.
         let room = room
             .saturating_sub(share.bytes / WRITING_PART as usize)
             .saturating_sub(Basis::bytes_of(rows.heads, rows.dims));
-        let away =
-            room as u128 * MOST_SKETCHES as u128 / (sketches * 8 + (all - sketches) * MOST_SKETCHES).max(1) as u128;
-        let away = usize::try_from(away).unwrap_or(usize::MAX);
+        let away = room / 8 * MOST_LISTS / Blocks::away_bytes(rows.heads);
         Holds { least_bytes, raw_tokens, quantised_tokens, file_tokens: tokens(away).max(quantised_tokens) }
     }
 }

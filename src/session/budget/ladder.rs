@@ -1,7 +1,7 @@
 //! What a layer does to hold its share: which blocks go to the file, which are dropped, and which come back.
 
-use super::{MOST_SKETCHES, Share};
-use crate::attend::{self, Arrived, BLOCK, Blocks, Format, Found, NarrowWork, Reads, Widths};
+use super::{MOST_LISTS, Share};
+use crate::attend::{self, Arrived, BLOCK, Blocks, Cell, Format, Found, NarrowWork, Reads, Widths};
 use crate::session::layer::{self, Layer};
 use crate::session::step::Step;
 use crate::session::tier::{Taken, Tier};
@@ -145,9 +145,7 @@ impl Ladder {
             let _ = self.settle(blocks, tier);
         }
         if blocks.bytes() > most {
-            // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
-            let fixed = blocks.other_bytes() - blocks.sketch_bytes();
-            self.fit_sketches(blocks, arrived, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
+            self.fit_lists(blocks, arrived, most / 8 * MOST_LISTS, pins);
             // A head drops nothing while others have blocks that may go to the file.
             for drops in [Drops::Refused, Drops::Allowed] {
                 self.fit_codes(blocks, most, drops, pins, tier.as_deref_mut());
@@ -285,7 +283,7 @@ impl Ladder {
         Ok(())
     }
 
-    /// Queues a block, once the queue has room. What has ended waits for the next step, which has room for its sketches.
+    /// Queues a block, once the queue has room. What has ended waits for the next step.
     fn write_soon(&mut self, blocks: &mut Blocks, block: u32, tier: &mut Tier) -> Result<bool> {
         while !tier.has_room() && self.pause() {}
         Ok(tier.write(self.number, blocks, block)? == Taken::Queued)
@@ -298,32 +296,31 @@ impl Ladder {
         }
         for block in 0..blocks.list().len() as u32 {
             if let (Some((place, is_saved)), Some(tier)) = (blocks.unused(block), tier.as_deref_mut()) {
-                tier.free_place(place, is_saved);
+                tier.free_place(&place, blocks.size(), is_saved);
             }
         }
         blocks.remove_gone();
     }
 
-    /// Drops what is in the file alone until sketches take `most` bytes, but for what has `arrived`.
-    fn fit_sketches(&mut self, blocks: &mut Blocks, arrived: &[Arrived], most: usize, pins: &Runs) {
-        let heads = blocks.heads();
-        while blocks.sketch_bytes() > most {
-            let count = (blocks.sketch_bytes() - most).div_ceil(size_of::<attend::Offloaded>());
-            let before = blocks.sketch_bytes();
-            for head in 0..heads {
-                let away = blocks.away(head).iter().copied();
-                let away =
-                    away.filter(|block| !arrived.iter().any(|other| (other.block, other.head) == (*block, head)));
-                let Ok(worst) = worst(blocks, away, head, count.div_ceil(heads), pins) else {
-                    return;
-                };
-                for block in worst {
-                    blocks.forget(block, head);
+    /// Drops blocks that are in the file alone, until what is known of all takes `most` bytes, but for what has `arrived`.
+    fn fit_lists(&mut self, blocks: &mut Blocks, arrived: &[Arrived], most: usize, pins: &Runs) {
+        let room = most / Blocks::away_bytes(blocks.heads());
+        let Some(count) = blocks.list().len().checked_sub(room).filter(|count| *count > 0) else { return };
+        let is_free = |block: &u32| {
+            let placed = &blocks.list()[*block as usize];
+            !blocks.cells_of(*block).iter().any(Cell::is_here)
+                && !arrived.iter().any(|arrived| arrived.block == *block)
+                && !pins.overlaps(placed.first..placed.first + placed.tokens())
+        };
+        // Nothing is dropped for want of memory.
+        let Ok(mut worst) = memory::collect((0..blocks.list().len() as u32).filter(is_free)) else { return };
+        let score = |block: &u32| (0..blocks.heads()).map(|head| blocks.score(*block, head)).fold(0.0, f32::max);
+        worst.sort_unstable_by(|a, b| score(a).total_cmp(&score(b)).then(a.cmp(b)));
+        for block in worst.into_iter().take(count) {
+            for head in 0..blocks.heads() {
+                if blocks.forget(block, head) {
                     self.drop_head(blocks, block);
                 }
-            }
-            if blocks.sketch_bytes() == before {
-                return;
             }
         }
     }
@@ -430,7 +427,8 @@ impl Ladder {
                 result => drop(result?),
             }
         }
-        blocks.unused(block).into_iter().for_each(|(place, is_saved)| tier.free_place(place, is_saved));
+        let unused = blocks.unused(block);
+        unused.into_iter().for_each(|(place, is_saved)| tier.free_place(&place, blocks.size(), is_saved));
         Ok(())
     }
 

@@ -410,7 +410,7 @@ impl Chat {
         assert_eq!((stats.lost, stats.failed_writes, stats.late_reads, stats.failed_reads), (0, 0, 0, 0));
     }
 
-    /// Nothing is dropped while sketches have room.
+    /// Nothing is dropped while lists have room.
     fn check_drops(&mut self) {
         let stats = self.session.memory_stats().unwrap();
         let has_room = stats.budget_bytes > stats.working_bytes + 200_000;

@@ -109,7 +109,7 @@ fn no_step_waits_for_a_disk_that_does_not_write_and_nothing_is_dropped() {
     gate.shut(false);
     chat.session.trim(150_000).unwrap();
     let after = chat.session.memory_stats().unwrap();
-    assert!(after.bytes <= after.budget_bytes && after.file_tokens > 500 && after.dropped_tokens == 0, "{after:?}");
+    assert!(after.bytes <= after.budget_bytes && after.file_tokens > 300 && after.dropped_tokens == 0, "{after:?}");
 }
 
 #[test]

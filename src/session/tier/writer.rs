@@ -1,6 +1,6 @@
-//! The thread that writes blocks to a file and sketches them.
+//! The thread that writes blocks to a file, and their sketches.
 
-use crate::attend::{Basis, Block, Known, Offloaded, Shape, SketchWork};
+use crate::attend::{Basis, Block, Offloaded, Place, Shape, SketchWork, Sketches};
 use crate::status::{Error, Result};
 use crate::sys::storage::Storage;
 use crate::sys::{self, Condvar, Mutex, Shared, Thread, memory};
@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub(super) layer: u32,
     pub(super) ticket: u64,
     pub(super) storage: Shared<Storage>,
-    pub(super) offset: u64,
+    pub(super) place: Place,
     pub(super) shape: Shape,
     /// The codes of its heads.
     pub(super) bytes: Vec<u8>,
@@ -35,33 +35,47 @@ pub(super) struct Job {
 pub(super) struct Written {
     pub(super) layer: u32,
     pub(super) ticket: u64,
-    pub(super) heads: Result<Vec<Option<Known>>>,
+    pub(super) heads: Result<Vec<Option<Offloaded>>>,
     /// Directions that were chosen.
     pub(super) basis: Option<Shared<Basis>>,
 }
 
 impl Sketching {
-    /// What is known in the file of the heads of a block, whose codes are these bytes, and where each ends.
+    /// What is known in the file of the heads of a block, whose codes are these bytes, and where each ends. Leaves their sketches.
     pub(in crate::session) fn heads(
         &mut self,
         shape: Shape,
         (bytes, ends): (&[u8], &[usize]),
         basis: &Basis,
-    ) -> Result<Vec<Option<Known>>> {
+    ) -> Result<Vec<Option<Offloaded>>> {
         let (mut heads, mut begin) = (Vec::new(), 0);
         memory::reserve(&mut heads, ends.len())?;
+        self.bytes.clear();
         for (head, (end, codes)) in ends.iter().zip(self.block.heads_mut(ends.len())?).enumerate() {
             let bytes = &bytes[begin..*end];
             codes.read(shape, bytes)?;
             let first = (begin / LINE) as u32;
             let offloaded = match bytes.is_empty() {
-                true => None,
-                false => Some(Offloaded::new(&codes.view(shape), (first, bytes), (basis, head), &mut self.sketches)?),
+                true => {
+                    memory::resize(&mut self.bytes, (head + 1) * Sketches::bytes(shape.dims))?;
+                    None
+                }
+                false => {
+                    let (codes, basis) = (codes.view(shape), (basis, head));
+                    Some(Offloaded::new(&codes, (first, bytes), basis, &mut self.work, &mut self.bytes)?)
+                }
             };
             memory::push(&mut heads, offloaded)?;
             begin = *end;
         }
         Ok(heads)
+    }
+
+    /// Writes the sketches of the last block to their places.
+    pub(in crate::session) fn write(&self, storage: &Storage, shape: Shape, to: Sketches) -> Result<()> {
+        let sketches = self.bytes.chunks_exact(Sketches::bytes(shape.dims));
+        let heads = sketches.len();
+        to.places(heads, shape.dims).zip(sketches).try_for_each(|(at, bytes)| storage.write_at(at.start, bytes))
     }
 }
 
@@ -69,7 +83,9 @@ impl Sketching {
 #[derive(Default)]
 pub(in crate::session) struct Sketching {
     block: Block,
-    sketches: SketchWork,
+    work: SketchWork,
+    /// The sketches of a block.
+    bytes: Vec<u8>,
 }
 
 impl Job {
@@ -85,7 +101,8 @@ impl Job {
         let mut basis = None;
         let heads = self.directions(&mut basis).and_then(|directions| {
             let heads = work.heads(self.shape, (&self.bytes, &self.ends), &directions)?;
-            self.storage.write_at(self.offset, &self.bytes)?;
+            self.storage.write_at(self.place.codes.start, &self.bytes)?;
+            work.write(&self.storage, self.shape, self.place.sketches)?;
             Ok(heads)
         });
         Written { layer, ticket, heads, basis }

@@ -53,7 +53,7 @@ fn a_chat_reaches_each_limit_where_the_budget_says() {
         assert!(chat.session.outlook().unwrap().replace(',', "").contains(&lengths.replace(',', "")));
         let near = |(found, working): (u64, usize), of: fn(Holds) -> u64| {
             let expected = of(holds(room(bytes, working)));
-            // With a file directions, gists and blocks on their way take a part.
+            // With a file directions and blocks on their way take a part.
             let slack = expected / if mode == Mode::Drops { 25 } else { 12 };
             assert!(found.abs_diff(expected) <= 96 + slack, "{mode:?} of {bytes}: {found} for {expected}");
         };
@@ -345,8 +345,8 @@ fn a_block_that_many_rows_miss_in_a_file_is_lost_once() {
     chat.attend(60);
     chat.end(60);
     let stats = chat.session.memory_stats().unwrap();
-    // Two more were on their way out of memory, and had copies there.
-    assert!(stats.lost > 0 && stats.lost <= lost + 2, "{stats:?}, {lost} heads were cut away");
+    // Four more were on their way out of memory, and had copies there.
+    assert!(stats.lost > 0 && stats.lost <= lost + 4, "{stats:?}, {lost} heads were cut away");
     // Counts are since create, warnings of this chat.
     let is_warned = |chat: &Chat| chat.session.warnings().unwrap().contains("heads of blocks are lost");
     assert!(is_warned(&chat) && stats.reads > 0, "{stats:?}");
@@ -452,8 +452,6 @@ fn a_full_file_loses_no_token_while_memory_has_room() {
         assert!(stats.file_tokens < chat.tokens.len() as u64 && stats.over_steps == 0, "{stats:?}");
         stats
     };
-    // Sketches have no room for all.
-    assert!(run(&mut with(r#""kv_memory_bytes": 96000"#)).dropped_tokens > 0);
     let mut chat = with(r#""kv_memory_bytes": 210000"#);
     let whole = run(&mut chat);
     assert!(whole.returned > 10 && whole.dropped_tokens == 0, "{whole:?}");

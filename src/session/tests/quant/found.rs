@@ -70,10 +70,10 @@ fn a_block_that_one_round_of_a_step_has_read_is_not_lost_to_another() {
 }
 
 #[test]
-fn what_is_dropped_is_counted_while_heads_come_back_and_sketches_have_no_room() {
-    let mut chat = Chat::with(Mode::Offloads, 24, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 130000"#);
+fn what_is_dropped_is_counted_while_heads_come_back_and_lists_have_no_room() {
+    let mut chat = Chat::with(Mode::Offloads, 24, r#""kv_quant_sink_tokens": 5, "kv_memory_bytes": 100000"#);
     let mut returned = 0;
-    for _ in 0..150 {
+    for _ in 0..400 {
         chat.write(64);
         let bytes = chat.session.blocks_for_tests(0);
         let mut state = chat.session.state().unwrap();

@@ -285,6 +285,8 @@ fn no_damaged_byte_and_no_length_of_a_chat_file_changes_a_token() {
 fn a_chat_that_is_opened_is_within_the_budget() {
     let mut chat = Chat::new(Dtype::F16, false, Mode::Always, Random::new(12));
     (0..12).for_each(|_| drop(chat.step(100)));
+    // The tokens of a prompt's chunk may exceed it.
+    drop(chat.step(1));
     chat.save().unwrap();
     let budget = 2 * Holds::of(0, 1, &chat.layout.rows(), &[]).unwrap().unwrap().least_bytes;
     // Its file is closed first.

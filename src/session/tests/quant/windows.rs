@@ -259,7 +259,7 @@ fn a_budget_gives_windows_what_they_need_and_the_rest_to_the_others() {
 #[test]
 fn places_in_the_file_of_blocks_that_a_window_has_left_are_used_again() {
     let path = ChatPath::new();
-    let config = format!(r#"{{"kv_memory_bytes": 120000, "kv_memory_file": "{}"}}"#, path.text());
+    let config = format!(r#"{{"kv_memory_bytes": 100000, "kv_memory_file": "{}"}}"#, path.text());
     let mut side = Side::new(&config, layout(Dtype::F16, PACKS[0], 1000));
     // More than the budget holds.
     side.session.set_window(None, 1500, 0).unwrap();
