@@ -17,14 +17,6 @@ macro_rules! parts {
 /// # Safety
 /// Needs NEON.
 #[inline(always)]
-unsafe fn and(mask: uint32x4_t, x: float32x4_t) -> float32x4_t {
-    // SAFETY: the caller's.
-    unsafe { vreinterpretq_f32_u32(vandq_u32(mask, vreinterpretq_u32_f32(x))) }
-}
-
-/// # Safety
-/// Needs NEON.
-#[inline(always)]
 unsafe fn and_not(mask: uint32x4_t, x: float32x4_t) -> float32x4_t {
     // SAFETY: the caller's.
     unsafe { vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(x), mask)) }
