@@ -376,10 +376,10 @@ fn windows(tokens: usize) -> Table {
     .unwrap();
     let mut noise = Noise(7);
     let rows: Vec<u8> = (0..CHUNK * DIMS).flat_map(|_| noise.wide().to_ne_bytes()).collect();
-    let used = |with_windows: bool| {
+    let used = |format: &str, with_windows: bool| {
         let before = resident();
-        let config = br#"{"kv_quant": "k8v4"}"#;
-        let session = Session::with_host(config, b"", LAYERS, 1, Host { attends: true }).unwrap();
+        let config = format!(r#"{{"kv_quant": "{format}"}}"#);
+        let session = Session::with_host(config.as_bytes(), b"", LAYERS, 1, Host { attends: true }).unwrap();
         for layer in (0..LAYERS).filter(|layer| with_windows && layer % 6 != 5) {
             session.set_window(Some(layer), WINDOW, 0).unwrap();
         }
@@ -416,16 +416,18 @@ fn windows(tokens: usize) -> Table {
             }
             length += count;
         }
+        // Else the row is of another format.
+        assert_eq!(session.metrics(None).unwrap().quant_k8v4_count, 0.0);
         let used = resident() - before;
         std::mem::forget(caches);
-        used
+        format!("{:.1}", used)
     };
-    let conditions =
-        format!("{tokens} tokens, {LAYERS} layers of 1 KV head of {DIMS}, 15 with a window of {WINDOW}, k8v4");
-    let mut table = Table::new("budget.windows", &conditions, &["", "MB, by the system"]);
-    table.row(["windows known".into(), format!("{:.1}", used(true))]);
-    table.row(["all layers whole".into(), format!("{:.1}", used(false))]);
-    table.row(["f32, by arithmetic".into(), format!("{:.1}", (tokens * LAYERS as usize * DIMS * 2 * 4) as f64 / 1e6)]);
+    let conditions = format!("{tokens} tokens, {LAYERS} layers of 1 KV head of {DIMS}, 15 with a window of {WINDOW}");
+    let mut table =
+        Table::new("budget.windows", &conditions, &["MB, by the system", "k8v4", "k4v4", "f32, by arithmetic"]);
+    let whole = (tokens * LAYERS as usize * DIMS * 2 * 4) as f64 / 1e6;
+    table.row(["windows known".into(), used("k8v4", true), used("k4v4", true), String::new()]);
+    table.row(["all layers whole".into(), used("k8v4", false), used("k4v4", false), format!("{whole:.1}")]);
     table
 }
 
