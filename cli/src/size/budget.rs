@@ -73,7 +73,7 @@ impl Kept {
         let dropped = format!("from {} on tokens are dropped, without a file", bytes::count(quantised_tokens + 1));
         text += &table::lines([
             vec![tokens(raw_tokens), "raw".into()],
-            vec![tokens(quantised_tokens), format!("K in 8 bits and V in 4; {dropped}")],
+            vec![tokens(quantised_tokens), format!("in 8 and 4 bits, then 4 and 4; {dropped}")],
             vec![tokens(file_tokens), "with kv_memory_file".into()],
             vec![least, "the least budget that is accepted".into()],
         ]);
