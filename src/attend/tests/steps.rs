@@ -443,7 +443,7 @@ fn blocks_of_the_file_are_read_where_a_query_attends_to_them_and_stay_where_it_d
 
 #[test]
 fn blocks_that_cannot_be_read_are_lost_failed_or_late_and_counted_once() {
-    let (chat, bytes) = offloaded();
+    let (mut chat, bytes) = offloaded();
     let damaged = bytes.iter().map(|byte| byte ^ 1).collect();
     let late = |looks| Slow { bytes: bytes.clone(), looks: AtomicUsize::new(looks), fault: None };
     let fails = |status| Slow { fault: Some(status), ..Slow::default() };
@@ -465,5 +465,13 @@ fn blocks_that_cannot_be_read_are_lost_failed_or_late_and_counted_once() {
         // From the begin of the step on, of which attention takes a part.
         assert!(wait != waits || wait_ns > 0);
         assert!(wait != Duration::ZERO || wait_ns == 0, "{wait_ns}");
+    }
+    // Of these nothing is known but that they got no attention lately.
+    for (block, head) in (0..3).flat_map(|block| (0..KV_HEADS).map(move |head| (block, head))) {
+        chat.blocks.set_score(block, head, 0.0);
+    }
+    for parts in [1, 2, 5] {
+        let found = found(&chat, late(never), -40.0, (parts, Duration::ZERO));
+        assert_eq!([found.reads.read, found.reads.late], [0, OFFLOADED], "{parts} parts");
     }
 }
