@@ -80,9 +80,9 @@ impl Basis {
         Ok(Basis { dims, means, directions: all })
     }
 
-    /// The basis of keys `[head][token][dim]`, of at most [`SAMPLE`] tokens that are evenly apart. The directions are
-    /// orthonormal before they are rounded: those that an orthogonal iteration finds in [`STEPS`] steps on the covariance, from fixed vectors.
-    /// All sums are of f64 in a fixed order.
+    /// The basis of keys `[head][token][dim]`, of at most [`SAMPLE`] tokens that are evenly apart. The directions, before they are
+    /// rounded, are orthonormal: those that an orthogonal iteration finds in [`STEPS`] steps on the covariance, from fixed
+    /// vectors. All sums are of f64 in a fixed order.
     pub fn learn(keys: &[f32], tokens: usize, heads: usize, dims: usize) -> Result<Self> {
         let count = tokens.min(SAMPLE);
         let mut means = memory::filled(0.0, heads * dims)?;

@@ -71,18 +71,27 @@ impl Group {
     pub const NONE: Group = Group { next: Sketches { first: 0, stride: 0 }, left: 0 };
 
     /// Bytes of a group of so many blocks.
-    pub const fn bytes(blocks: usize, heads: usize, dims: usize) -> u64 {
+    pub(super) const fn bytes(blocks: usize, heads: usize, dims: usize) -> u64 {
         (blocks * heads * Sketches::bytes(dims)) as u64
     }
 
     /// One of so many blocks at an offset.
-    pub fn new(first: u64, blocks: usize, dims: usize) -> Self {
+    pub(super) fn new(first: u64, blocks: usize, dims: usize) -> Self {
         Group { next: Sketches { first, stride: (blocks * Sketches::bytes(dims)) as u32 }, left: blocks }
     }
 
-    /// Where the sketches of the next block go. `None`: there is no room.
-    pub fn next(&self) -> Option<Sketches> {
-        (self.left > 0).then_some(self.next)
+    /// Where the sketches of the next block go. Without room a new group of so many blocks, of some heads and dims, is at the offset
+    /// that `place` finds for its bytes.
+    pub fn next(
+        &mut self,
+        blocks: usize,
+        (heads, dims): (usize, usize),
+        place: impl FnOnce(u64) -> Result<u64>,
+    ) -> Result<Sketches> {
+        if self.left == 0 {
+            *self = Group::new(place(Group::bytes(blocks, heads, dims))?, blocks, dims);
+        }
+        Ok(self.next)
     }
 
     /// The next block has taken its place.

@@ -342,15 +342,21 @@ impl ChatFile {
             return Ok(Extent { offset: 0, len: 0, sum: checksum(bytes) });
         }
         let place = self.place(bytes.len() as u64, None)?;
-        if let Err(error) = self.storage.write_at(place.start, bytes) {
+        if let Err(error) = self.write_at(place.start, bytes) {
             self.free(place);
             return Err(error);
         }
-        self.written += bytes.len() as u64;
         Ok(Extent { offset: place.start, len: bytes.len() as u64, sum: checksum(bytes) })
     }
 
-    /// Bytes that [`ChatFile::write`] has written.
+    /// Writes bytes to a place that was taken.
+    pub(crate) fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.storage.write_at(offset, bytes)?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Bytes that these have written.
     pub(crate) fn written(&self) -> u64 {
         self.written
     }

@@ -420,19 +420,13 @@ impl<'a> Writer<'a> {
         }
         failure.map_or(Ok(()), Err)?;
         let known = self.work.heads(blocks.shape(), (&bytes, &ends), basis)?;
-        let (heads, dims) = blocks.size();
-        let sketches = match group.next() {
-            Some(next) => next,
-            None => {
-                let count = (*left).clamp(1, GROUP);
-                let place = self.file.place(Group::bytes(count, heads, dims), None)?;
-                memory::push(&mut self.places, place.clone())?;
-                *group = Group::new(place.start, count, dims);
-                group.next().unwrap_or_default()
-            }
-        };
-        self.work.write(self.file.storage(), blocks.shape(), sketches)?;
-        group.advance(dims);
+        let sketches = group.next((*left).clamp(1, GROUP), blocks.size(), |len| {
+            let place = self.file.place(len, None)?;
+            memory::push(&mut self.places, place.clone())?;
+            Ok(place.start)
+        })?;
+        self.work.sketches(blocks.shape(), sketches).try_for_each(|(at, bytes)| self.file.write_at(at, bytes))?;
+        group.advance(blocks.shape().dims);
         *left = left.saturating_sub(1);
         Ok((Place { codes: self.write(&bytes)?.range(), sketches }, known))
     }

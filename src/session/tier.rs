@@ -7,7 +7,7 @@ mod writer;
 
 pub(super) use writer::Sketching;
 
-use crate::attend::{Blocks, GROUP, Group, Offloaded, Place, Placed};
+use crate::attend::{Blocks, GROUP, Offloaded, Place, Placed};
 use crate::file::{Access, ChatFile};
 use crate::status::{Error, Result, Status, bail};
 use crate::sys::storage::Storage;
@@ -245,14 +245,8 @@ impl Tier {
         self.opened()?;
         let Some(file) = &mut self.file else { bail!(Internal, "the file was opened") };
         let (len, storage, shape) = (bytes.len() as u64, file.storage().clone(), blocks.shape());
-        let (heads, dims) = (blocks.heads(), shape.dims);
-        let sketches = match blocks.group.next() {
-            Some(next) => next,
-            None => {
-                blocks.group = Group::new(file.place(Group::bytes(GROUP, heads, dims), self.most)?.start, GROUP, dims);
-                blocks.group.next().unwrap_or_default()
-            }
-        };
+        let (size, most) = (blocks.size(), self.most);
+        let sketches = blocks.group.next(GROUP, size, |len| Ok(file.place(len, most)?.start))?;
         let place = Place { codes: file.place(len, self.most)?, sketches };
         let ticket = self.last_ticket + 1;
         let job = Job { layer, ticket, storage, place: place.clone(), shape, bytes, ends, directions };
@@ -261,7 +255,7 @@ impl Tier {
             return Err(error);
         }
         blocks.writes(block, place, ticket);
-        blocks.group.advance(dims);
+        blocks.group.advance(shape.dims);
         self.last_ticket = ticket;
         Ok(Taken::Queued)
     }

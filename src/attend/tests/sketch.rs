@@ -4,7 +4,7 @@ use crate::arch::estimates::LANES;
 use crate::arch::kernels;
 use crate::attend::basis::{Basis, widen};
 use crate::attend::sketch::{self, Group, Sketches, directions};
-use crate::status::Status;
+use crate::status::{Status, bail};
 use crate::sys::memory::shortage;
 use proptest::prelude::*;
 
@@ -233,11 +233,12 @@ fn sketches_of_a_group_have_all_of_its_bytes_once() {
             all.sort_by_key(|place| place.start);
             all.windows(2).for_each(|pair| assert_eq!(pair[0].end, pair[1].start));
             assert_eq!((all[0].start, all.last().unwrap().end), (100, 100 + Group::bytes(blocks, heads, dims)));
-            let own = group.next().unwrap();
+            let own = group.next(1, (heads, dims), |_| bail!(Busy, "there is no room")).unwrap();
             taken.extend(own.places(heads, dims));
             assert_eq!(own.places(heads, dims).count(), heads);
             group.advance(dims);
-            let next = group.next().map(|next| next.places(1, dims).next().unwrap());
+            let next = group.next(1, (heads, dims), |_| bail!(Busy, "there is no room"));
+            let next = next.ok().map(|next| next.places(1, dims).next().unwrap());
             // A step reads those of a head in turn.
             assert_eq!(
                 next.map(|next| next.start),

@@ -170,9 +170,9 @@ fn written(blocks: &mut Blocks, noise: &mut Noise) -> Vec<u8> {
         });
         let heads = heads.collect();
         let codes = first..file.len() as u64;
-        let group = Group::new(codes.end, 1, blocks.shape().dims);
+        let sketched = Group::default().next(1, blocks.size(), |_| Ok(codes.end)).unwrap();
         file.extend(sketches);
-        blocks.writes(block, Place { codes, sketches: group.next().unwrap() }, 1);
+        blocks.writes(block, Place { codes, sketches: sketched }, 1);
         blocks.end_write(block, Some(heads));
         for head in (0..KV_HEADS).filter(|_| noise.wide() > 0.0) {
             blocks.leave(block, head);

@@ -307,10 +307,9 @@ impl Ladder {
         let room = most / Blocks::away_bytes(blocks.heads());
         let Some(count) = blocks.list().len().checked_sub(room).filter(|count| *count > 0) else { return };
         let is_free = |block: &u32| {
-            let placed = &blocks.list()[*block as usize];
             !blocks.cells_of(*block).iter().any(Cell::is_here)
                 && !arrived.iter().any(|arrived| arrived.block == *block)
-                && !pins.overlaps(placed.first..placed.first + placed.tokens())
+                && !is_pinned(blocks, *block, pins)
         };
         // Nothing is dropped for want of memory.
         let Ok(mut worst) = memory::collect((0..blocks.list().len() as u32).filter(is_free)) else { return };
@@ -538,19 +537,19 @@ fn worst(
     count: usize,
     pins: &Runs,
 ) -> Result<Vec<u32>> {
-    let is_free = |block: &u32| {
-        if blocks.cell(*block, head).is_of_base() {
-            return false;
-        }
-        let placed = &blocks.list()[*block as usize];
-        pins.pairs().is_empty() || !pins.overlaps(placed.first..placed.first + placed.tokens())
-    };
+    let is_free = |block: &u32| !blocks.cell(*block, head).is_of_base() && !is_pinned(blocks, *block, pins);
     let mut worst = memory::collect(among.filter(is_free))?;
     if count < worst.len() {
         worst.select_nth_unstable_by(count, |a, b| order(blocks, head, a, b));
         worst.truncate(count);
     }
     Ok(worst)
+}
+
+/// Whether a block has pinned tokens.
+fn is_pinned(blocks: &Blocks, block: u32, pins: &Runs) -> bool {
+    let placed = &blocks.list()[block as usize];
+    !pins.pairs().is_empty() && pins.overlaps(placed.first..placed.first + placed.tokens())
 }
 
 /// The blocks of a head in memory that the file has, too.

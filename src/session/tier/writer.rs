@@ -71,11 +71,10 @@ impl Sketching {
         Ok(heads)
     }
 
-    /// Writes the sketches of the last block to their places.
-    pub(in crate::session) fn write(&self, storage: &Storage, shape: Shape, to: Sketches) -> Result<()> {
+    /// The sketches of the last block, and where each goes.
+    pub(in crate::session) fn sketches(&self, shape: Shape, to: Sketches) -> impl Iterator<Item = (u64, &[u8])> {
         let sketches = self.bytes.chunks_exact(Sketches::bytes(shape.dims));
-        let heads = sketches.len();
-        to.places(heads, shape.dims).zip(sketches).try_for_each(|(at, bytes)| storage.write_at(at.start, bytes))
+        to.places(sketches.len(), shape.dims).map(|place| place.start).zip(sketches)
     }
 }
 
@@ -102,7 +101,8 @@ impl Job {
         let heads = self.directions(&mut basis).and_then(|directions| {
             let heads = work.heads(self.shape, (&self.bytes, &self.ends), &directions)?;
             self.storage.write_at(self.place.codes.start, &self.bytes)?;
-            work.write(&self.storage, self.shape, self.place.sketches)?;
+            let mut sketches = work.sketches(self.shape, self.place.sketches);
+            sketches.try_for_each(|(at, bytes)| self.storage.write_at(at, bytes))?;
             Ok(heads)
         });
         Written { layer, ticket, heads, basis }
