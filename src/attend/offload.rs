@@ -159,8 +159,6 @@ pub(super) enum Read {
 pub(super) struct ReadWork {
     /// What is chosen of a head.
     pub(super) wanted: Vec<Wanted>,
-    /// Blocks of the head whose sketches have not come, and that are not chosen.
-    pub(super) unknown: u64,
     /// What the part reads, of all its pieces in turn.
     pub(super) chosen: Vec<Wanted>,
     /// The next of `chosen`.
@@ -203,7 +201,8 @@ impl ReadWork {
 impl Source<'_> {
     /// The blocks of a head that a few rows want. `queries` are the vectors of the head,
     /// already times the factor of logits; each comes with the log of what it has summed so far.
-    /// A block whose sketch does not come by the deadline has the share that it got lately, one whose sketch is damaged all.
+    /// A block whose sketch does not come by the deadline has the share that it got lately, one whose sketch is damaged all. Returns
+    /// how many of the former are not chosen.
     pub(super) fn choose(
         &self,
         (blocks, head): (&Blocks, usize),
@@ -211,7 +210,7 @@ impl Source<'_> {
         deadline: Instant,
         work: &mut ReadWork,
         reads: &mut Reads,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         work.rows.clear();
         work.logs.clear();
         for (log_sum, query) in queries {
@@ -220,8 +219,7 @@ impl Source<'_> {
         }
         let (away, len) = (blocks.away(head), Sketches::bytes(blocks.shape().dims));
         memory::cleared(&mut work.wanted, away.len())?;
-        work.unknown = 0;
-        let mut is_asked = false;
+        let (mut is_asked, mut late) = (false, 0);
         while let Some((run, offset)) = run(blocks, head, away, work.wanted.len()) {
             memory::resize(&mut work.sketches, run.len() * len)?;
             let is_late = loop {
@@ -239,7 +237,7 @@ impl Source<'_> {
                     self.ask_sketches(blocks, head, &away[work.wanted.len()..]);
                 }
                 if !pause(deadline, reads) {
-                    work.unknown += run.len() as u64;
+                    late += run.len();
                     break true;
                 }
             };
@@ -256,8 +254,7 @@ impl Source<'_> {
         // Tests compare with a model that has every block.
         let most = most_reads(blocks.list().len(), blocks.here(head).len());
         keep_best(&mut work.wanted, if cfg!(test) { usize::MAX } else { most });
-        work.unknown -= work.wanted.iter().filter(|wanted| !wanted.is_known).count() as u64;
-        Ok(())
+        Ok((late - work.wanted.iter().filter(|wanted| !wanted.is_known).count()) as u64)
     }
 
     /// Asks the system for the sketches of these blocks.

@@ -13,8 +13,15 @@ use crate::sys::memory;
 use std::time::Instant;
 
 impl Run<'_> {
-    /// Chooses the blocks of a KV head that are in a file alone and that the rows want.
-    pub(super) fn choose_away(&self, unit: &Unit, head: usize, deadline: Instant, work: &mut Work) -> Result<()> {
+    /// Chooses the blocks of a KV head that are in a file alone and that the rows want, for its pieces from one on. The part that has
+    /// the first counts those of which nothing is known.
+    pub(super) fn choose_away(
+        &self,
+        unit: &Unit,
+        (head, piece): (usize, usize),
+        deadline: Instant,
+        work: &mut Work,
+    ) -> Result<()> {
         let (tokens, range) = (self.tokens, self.vectors(unit, head));
         work.reads.wanted.clear();
         let Some(source) = tokens.source.filter(|_| !tokens.blocks.away(head).is_empty()) else { return Ok(()) };
@@ -22,7 +29,10 @@ impl Run<'_> {
         let mut counts = work.found.reads;
         let chosen = if self.step.queries.rows > FEW_ROWS {
             let wanted = |block: &u32| Wanted { block: *block, head, share: 0.0, is_known: true, piece: 0 };
-            memory::collect(tokens.blocks.away(head).iter().map(wanted)).map(|all| reads.wanted = all)
+            memory::collect(tokens.blocks.away(head).iter().map(wanted)).map(|all| {
+                reads.wanted = all;
+                0
+            })
         } else {
             let lanes = tokens.shape.lanes() * LANES;
             let vectors = range.map(|at| (self.known(at, work), &work.queries[at * lanes..][..tokens.shape.dims]));
@@ -30,7 +40,9 @@ impl Run<'_> {
         };
         reads.wanted.retain(|wanted| self.sees(unit, wanted.block));
         (work.reads, work.found.reads) = (reads, counts);
-        chosen
+        let unknown = chosen?;
+        work.found.reads.late += if piece == 0 { unknown } else { 0 };
+        Ok(())
     }
 
     /// Reads and folds the next of the chosen blocks, those of a piece of a KV head. Each waits for its turn, so that sums have

@@ -325,7 +325,7 @@ impl Run<'_> {
                 self.learn(&unit, &work.queries, &mut work.found);
                 self.seen_tiles(&unit).try_for_each(|tile| self.fold_raw(&unit, tile, head, work))?;
                 self.seen_here(&unit, head).try_for_each(|at| self.fold_here(&unit, head, at, work))?;
-                self.choose_away(&unit, head, deadline, work)?;
+                self.choose_away(&unit, (head, 0), deadline, work)?;
                 work.reads.take(0, 1)?;
                 self.fold_away(&unit, (head, 0), deadline, work)?;
                 self.check_sums(&unit, 0, &work.running)?;
@@ -354,10 +354,7 @@ impl Run<'_> {
                 if last.replace(head) != Some(head) {
                     self.begin_piece(&unit, head, work);
                     self.weigh_raw(&unit, head, work)?;
-                    self.choose_away(&unit, head, deadline, work)?;
-                }
-                if piece == 0 {
-                    work.found.reads.late += work.reads.unknown;
+                    self.choose_away(&unit, (head, piece), deadline, work)?;
                 }
                 work.reads.take(piece, AWAY_PIECES)?;
             }

@@ -474,4 +474,8 @@ fn blocks_that_cannot_be_read_are_lost_failed_or_late_and_counted_once() {
         let found = found(&chat, late(never), -40.0, (parts, Duration::ZERO));
         assert_eq!([found.reads.read, found.reads.late], [0, OFFLOADED], "{parts} parts");
     }
+    // A head that has none counts none.
+    (0..3).for_each(|block| assert!(chat.blocks.forget(block, 1)));
+    let found = found(&chat, late(never), -40.0, (1, Duration::ZERO));
+    assert_eq!(found.reads.late, OFFLOADED / 2);
 }
