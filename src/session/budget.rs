@@ -15,12 +15,12 @@ pub(super) use ladder::Ladder;
 use super::config::MemoryRules;
 use super::layer::Layer;
 use super::metrics::{Field, numbers};
-use super::quant::Encoding;
+use super::quant::{self, Encoding, Quant};
 use super::step::Spare;
 use super::tier::Tier;
 use super::window::Window;
 use super::{Session, State};
-use crate::attend::{self, Blocks, WorkPool};
+use crate::attend::{self, Blocks, Format, WorkPool};
 use crate::layout::{Layout, Rows};
 use crate::status::{Result, bail};
 use crate::sys::{memory, pages};
@@ -41,23 +41,40 @@ const WRITING_PART: u64 = 64;
 /// Bytes of lists that may be free in the heap before it returns them to the system.
 const FREE: usize = 512 << 10;
 
-/// The tokens of a layer, and the bytes that one takes in the host's buffers.
+/// The tokens of a layer, the bytes that one takes in the host's buffers, and the fewest bits that blocks may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     rows: Rows,
     pub(super) token: usize,
+    fewest: Format,
+}
+
+impl Sizes {
+    /// The same in a layer.
+    pub(super) fn of(self, layer: &Layer) -> Self {
+        Sizes { fewest: layer.quant.as_ref().map_or(Format::K4V4, Quant::fewest), ..self }
+    }
+
+    /// Shares are by the bytes of a token, and by those of blocks where they may not have the fewest bits.
+    fn weight(&self) -> usize {
+        let block = |shape, format| Blocks::block_bytes(shape, format, self.rows.heads);
+        match quant::shape(&self.rows).filter(|_| self.fewest == Format::K8V4) {
+            Some(shape) => self.token * block(shape, Format::K8V4) / block(shape, Format::K4V4),
+            None => self.token,
+        }
+    }
 }
 
 impl From<&Layout> for Sizes {
     fn from(layout: &Layout) -> Self {
-        Sizes { rows: layout.rows(), token: layout.token_bytes() }
+        Sizes { rows: layout.rows(), token: layout.token_bytes(), fewest: Format::K4V4 }
     }
 }
 
 /// Without a layout nothing is known of padding.
 impl From<&Rows> for Sizes {
     fn from(rows: &Rows) -> Self {
-        Sizes { rows: *rows, token: rows.token_bytes() }
+        Sizes { rows: *rows, token: rows.token_bytes(), fewest: Format::K4V4 }
     }
 }
 
@@ -66,6 +83,8 @@ impl From<&Rows> for Sizes {
 pub(super) struct Model {
     pub(super) layers: usize,
     pub(super) sizes: Sizes,
+    /// Layers without a window whose blocks have k8v4 at least.
+    pub(super) k8v4_layers: usize,
     /// Tokens of a layer that stay raw.
     pub(super) least_raw: u32,
     /// Bytes that no layer has.
@@ -182,7 +201,7 @@ impl Budget {
     pub(super) fn share(&self, layers: &[Layer], layer: (u32, &Sizes), next: u32, working: usize) -> Share {
         let (number, sizes) = layer;
         let of = |layer: &Layer| match layer.number == number {
-            true => Needs { sizes: *sizes, ..Needs::of(layer, sizes) },
+            true => Needs { sizes: sizes.of(layer), ..Needs::of(layer, sizes) },
             false => Needs::of(layer, sizes),
         };
         let bytes = usize::try_from(self.bytes - self.writing_bytes()).unwrap_or(usize::MAX).saturating_sub(working);
@@ -197,6 +216,7 @@ impl Budget {
         let windows = || layers.iter().filter_map(|layer| layer.window);
         if !windows().eq(model.windows.iter().copied()) {
             model.windows = memory::collect(windows())?;
+            model.k8v4_layers = k8v4_layers(layers);
             self.set(self.bytes);
         }
         Ok(())
@@ -206,19 +226,23 @@ impl Budget {
     /// INVALID_ARGUMENT: if a budget like this can never hold.
     pub(super) fn check(
         &mut self,
-        known: impl Iterator<Item = Option<Sizes>> + Clone,
+        all: &[Layer],
+        known: impl Fn(&Layer) -> Option<Sizes>,
         sizes: &Sizes,
         least_raw: u32,
         working: usize,
     ) -> Result<()> {
-        let layers = known.clone().count();
-        let unknown = || Model { layers, sizes: *sizes, least_raw, working, windows: Vec::new() };
+        let layers = all.len();
+        let unknown = || {
+            let k8v4_layers = k8v4_layers(all);
+            Model { layers, sizes: *sizes, k8v4_layers, least_raw, working, windows: Vec::new() }
+        };
         let mut model = self.model.take().unwrap_or_else(unknown);
         if model.sizes.rows == sizes.rows {
             model.sizes = *sizes;
         }
-        let all = known.map(|known| known.unwrap_or(model.sizes));
-        let least = holds::least_bytes(all, least_raw, model.working);
+        let of = |layer: &Layer| known(layer).unwrap_or(model.sizes).of(layer);
+        let least = holds::least_bytes(all.iter().map(of), least_raw, model.working);
         let budget = self.rules.bytes.max(self.bytes);
         if budget < least {
             let working = model.working.max(LEAST_WORKING) as f64 / 1e6;
@@ -299,6 +323,13 @@ pub(super) fn room(budget: u64, working: usize) -> usize {
     let step = (budget / WORKING_STEP).max(1) as usize;
     let twice = step * (2 * working).div_ceil(step).next_power_of_two();
     twice.min((budget / WORKING_PART) as usize).max(working)
+}
+
+/// Those without a window.
+fn k8v4_layers(layers: &[Layer]) -> usize {
+    let is_one =
+        |layer: &&Layer| layer.window.is_none() && layer.quant.as_ref().map(Quant::fewest) == Some(Format::K8V4);
+    layers.iter().filter(is_one).count()
 }
 
 /// Tokens of a step that are a prompt's chunk: they leave in the next begin, and nothing is dropped to make room for them.

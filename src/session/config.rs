@@ -26,6 +26,8 @@ pub struct Config {
     pub lossless: Option<LosslessRules>,
     /// First layer whose tokens are quantised from the first on, and their format.
     pub quant: Option<(u32, Format)>,
+    /// Layers whose blocks have k8v4 where those of others get k4v4.
+    pub k8v4_layers: Vec<u32>,
     /// First tokens of a chat, which are never quantised.
     pub sink_tokens: u32,
     /// The budget.
@@ -56,6 +58,8 @@ pub struct QuantRules {
     pub sink_tokens: u32,
     /// From the first token on that is no longer recent, to this format; else once raw tokens exceed the budget.
     pub always: Option<Format>,
+    /// The fewest bits that a block may have.
+    pub fewest: Format,
     /// There is a budget.
     pub is_bounded: bool,
 }
@@ -159,8 +163,10 @@ impl Config {
     /// How the tokens of a layer are quantised; `None` where they stay raw.
     pub(super) fn quant_of(&self, layer: u32) -> Option<QuantRules> {
         let is_bounded = self.memory.is_some();
-        let always = self.quant.filter(|(first, _)| layer >= *first).map(|(_, format)| format);
-        (always.is_some() || is_bounded).then_some(QuantRules { sink_tokens: self.sink_tokens, always, is_bounded })
+        let fewest = if self.k8v4_layers.contains(&layer) { Format::K8V4 } else { Format::K4V4 };
+        let always = self.quant.filter(|(first, _)| layer >= *first).map(|(_, format)| format.min(fewest));
+        let rules = QuantRules { sink_tokens: self.sink_tokens, always, fewest, is_bounded };
+        (always.is_some() || is_bounded).then_some(rules)
     }
 
     /// Parses the config of a model of `layers` layers. Keys of `defaults` hold where `config` has none. Empty text is
@@ -207,7 +213,8 @@ impl Config {
         let quant = quant(&values, layers, &mut warnings)?;
         let (memory, sink_tokens) = (memory_rules(&values)?, values.kv_quant_sink_tokens);
         let base = if values.kv_memory_base.is_empty() { None } else { Some(memory::text(&values.kv_memory_base)?) };
-        Ok((Config { eviction, lossless, quant, sink_tokens, memory, base }, warnings.into_texts()?))
+        let k8v4_layers = values.kv_quant_k8v4_layers;
+        Ok((Config { eviction, lossless, quant, k8v4_layers, sink_tokens, memory, base }, warnings.into_texts()?))
     }
 }
 
@@ -312,6 +319,10 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
 }
 
 fn quant(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Option<(u32, Format)>> {
+    if let Some(layer) = values.kv_quant_k8v4_layers.iter().find(|layer| **layer >= layers) {
+        let key = name::kv_quant_k8v4_layers;
+        warnings.push(format_args!("{key} has {layer} and the model has {layers} layers, from 0 on"))?;
+    }
     let Some(format) = values.kv_quant else { return Ok(None) };
     let (first_layer, key) = (values.kv_quant_layer_start, name::kv_quant_layer_start);
     if first_layer >= layers {

@@ -485,7 +485,7 @@ fn share(
     // A chat that runs goes on, also in buffers whose padding takes more.
     if let Some(quant) = layer.quant.as_ref().filter(|_| !budget.is_checked() || layer.rows.is_none()) {
         let of = |other: &Layer| if other.number == layer.number { Some(sizes) } else { other.sizes() };
-        budget.check(layers.iter().map(of), &sizes, quant.least_raw(), working)?;
+        budget.check(layers, of, &sizes, quant.least_raw(), working)?;
     }
     budget.see_windows(layers)?;
     Ok(Some(budget.share(layers, (layer.number, &sizes), layer.last_step, working)))

@@ -110,11 +110,11 @@ impl Session {
         }
         if let Some(budget) = budget.as_mut() {
             let of = |number| rows.iter().find(|(other, _)| *other == number).map(|(_, rows)| Sizes::from(rows));
-            let known = layers.iter().map(|own| of(own.number).or(own.sizes()));
+            let known = |own: &Layer| of(own.number).or(own.sizes());
             // One check is of all layers.
             let least = |number: u32| layers[number as usize].quant.as_ref().map(|quant| quant.least_raw());
             if let Some((rows, least_raw)) = rows.iter().find_map(|(number, rows)| Some((rows, least(*number)?))) {
-                budget.check(known, &rows.into(), least_raw, working)?;
+                budget.check(layers, known, &rows.into(), least_raw, working)?;
             }
         }
         let share =

@@ -160,7 +160,7 @@ impl Quant {
     /// Takes what a chat file has.
     pub(super) fn take(&mut self, state: QuantState) {
         (self.poor, self.stays_raw) = (state.poor, state.stays_raw);
-        (self.widths, self.format) = (state.widths, self.format.max(state.format));
+        (self.widths, self.format) = (state.widths, self.format.max(state.format).min(self.rules.fewest));
         self.ladder.take_gone(state.gone);
     }
 
@@ -171,17 +171,29 @@ impl Quant {
         self.ladder.see(blocks, found)
     }
 
+    /// Bytes that blocks save once all have the fewest bits that they may have.
+    pub(super) fn spared(&self, blocks: &Blocks) -> usize {
+        if self.fewest() == Format::K4V4 { blocks.narrowing().1 } else { 0 }
+    }
+
     /// Gives blocks fewer bits until all take `most` bytes, and new ones from then on.
     pub(super) fn narrow(&mut self, blocks: &mut Blocks, most: usize) -> Result<()> {
-        if blocks.bytes() > most && self.ladder.narrow(blocks, most, &mut self.widths)? {
+        let may = self.fewest() == Format::K4V4;
+        if may && blocks.bytes() > most && self.ladder.narrow(blocks, most, &mut self.widths)? {
             self.format = Format::K4V4;
         }
         Ok(())
     }
 
+    /// The fewest bits that a block may have.
+    pub(super) fn fewest(&self) -> Format {
+        self.rules.fewest
+    }
+
     /// Whether steps find what queries are like.
     pub(super) fn learns(&self) -> bool {
-        self.stays_raw.is_none() && (self.weighs() || self.format == Format::K4V4) && self.widths.learns()
+        let may = self.stays_raw.is_none() && self.fewest() == Format::K4V4;
+        may && (self.weighs() || self.format == Format::K4V4) && self.widths.learns()
     }
 
     /// Whether steps find how much attention each block gets.

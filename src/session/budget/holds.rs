@@ -35,19 +35,24 @@ impl Holds {
     pub fn of(bytes: u64, layers: u32, rows: &Rows, windows: &[u32]) -> Result<Option<Self>> {
         let windows = memory::collect(windows.iter().map(|tokens| Window { tokens: *tokens, rollback: 0 }))?;
         let least_raw = quant::least_raw(config::SINK_TOKENS);
-        let model = Model { layers: layers as usize, sizes: rows.into(), least_raw, working: 0, windows };
+        let model =
+            Model { layers: layers as usize, sizes: rows.into(), least_raw, working: 0, windows, k8v4_layers: 0 };
         Ok(quant::shape(rows).map(|_| Holds::new(bytes, &model)))
     }
 
     pub(in crate::session) fn new(bytes: u64, model: &Model) -> Self {
         let Model { sizes, least_raw, .. } = *model;
         let (layers, rows) = (model.layers.max(1), &sizes.rows);
-        let least_bytes = least_bytes(std::iter::repeat_n(sizes, layers), least_raw, model.working);
         let working = model.working.max(LEAST_WORKING) as u64;
         let all = usize::try_from(bytes.saturating_sub(working)).unwrap_or(usize::MAX);
         let needs = |window: Option<&Window>| Needs { sizes, window: window.copied(), blocks: 0 };
         let others = layers.saturating_sub(model.windows.len());
-        let each = model.windows.iter().map(|window| needs(Some(window))).chain((0..others).map(|_| needs(None)));
+        let k8v4 = Needs { sizes: Sizes { fewest: Format::K8V4, ..sizes }, window: None, blocks: 0 };
+        let k8v4_layers = model.k8v4_layers.min(others);
+        let each = model.windows.iter().map(|window| needs(Some(window)));
+        let each = each.chain(std::iter::repeat_n(needs(None), others - k8v4_layers));
+        let each = each.chain(std::iter::repeat_n(k8v4, k8v4_layers));
+        let least_bytes = least_bytes(each.clone().map(|layer| layer.sizes), least_raw, model.working);
         let division = Division::new(all, least_raw, each);
         // Tokens of a chat from which on a layer with a window has fewer bits.
         let windows_raw = match model.windows.first().map(|window| division.of(&needs(Some(window)))) {
@@ -58,7 +63,9 @@ impl Holds {
             let raw_tokens = windows_raw.min(Holds::ALL);
             return Holds { least_bytes, raw_tokens, quantised_tokens: Holds::ALL, file_tokens: Holds::ALL };
         }
-        let share = Share::new(division.of(&needs(None)), &sizes, 1);
+        // The share of a layer in k8v4 is as much greater as its blocks are: others tell how many tokens fit.
+        let each = if k8v4_layers < others { needs(None) } else { k8v4 };
+        let (share, fewest) = (Share::new(division.of(&each), &sizes, 1), each.sizes.fewest);
         let Some(shape) = quant::shape(rows) else {
             // They stay raw, whatever they take.
             let raw_tokens = (share.bytes.saturating_sub(share.pages) / share.token.max(1)) as u64;
@@ -66,7 +73,7 @@ impl Holds {
         };
         let raw_tokens = share.raw_tokens().min(windows_raw);
         let raw_tokens = raw_tokens.saturating_sub(quant::TURNS.min(layers as u32).saturating_sub(1).into());
-        let (block, room) = (Blocks::block_bytes(shape, Format::K4V4, rows.heads), share.for_blocks(least_raw));
+        let (block, room) = (Blocks::block_bytes(shape, fewest, rows.heads), share.for_blocks(least_raw));
         let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
         let quantised_tokens = tokens(room / block);
         // Blocks on their way to the file take their part first, and directions of sketches theirs.
@@ -87,10 +94,10 @@ fn layer_bytes(sizes: &Sizes, least_raw: u32) -> u64 {
     raw.saturating_mul(share.token as u64) + (share.pages + blocks) as u64
 }
 
-/// The least budget of layers with such tokens, whose shares are by the sizes of their tokens.
+/// The least budget of layers with such tokens, whose shares are by their weights.
 pub(super) fn least_bytes(layers: impl Iterator<Item = Sizes> + Clone, least_raw: u32, working: usize) -> u64 {
-    let all: u128 = layers.clone().map(|sizes| sizes.token as u128).sum();
-    let needed = |sizes: Sizes| (layer_bytes(&sizes, least_raw) as u128 * all).div_ceil(sizes.token.max(1) as u128);
+    let all: u128 = layers.clone().map(|sizes| sizes.weight() as u128).sum();
+    let needed = |sizes: Sizes| (layer_bytes(&sizes, least_raw) as u128 * all).div_ceil(sizes.weight().max(1) as u128);
     let most = layers.map(needed).max().unwrap_or(0);
     u64::try_from(most).unwrap_or(u64::MAX).saturating_add(working.max(LEAST_WORKING) as u64)
 }

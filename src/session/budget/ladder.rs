@@ -265,8 +265,6 @@ impl Ladder {
         let (turn, blocks) = (tokens.lengths.logical as usize, &mut tokens.blocks);
         let (heads, block) = (blocks.heads(), Blocks::block_bytes(blocks.shape(), Format::K4V4, blocks.heads()));
         let more = (coming as usize / BLOCK + AHEAD) * block;
-        // Blocks get fewer bits before any leaves.
-        let most = most + blocks.narrowing().1;
         let wanted = (blocks.bytes() + more).saturating_sub(most).div_ceil(block.max(1));
         for head in (0..heads).filter(|_| wanted > 0) {
             let is_new = |block: &u32| {
@@ -487,7 +485,8 @@ impl Layer {
         let (Some(share), Some(tier), Some(quant)) = (share, tier, &mut self.quant) else { return };
         quant.ladder.deadline = Some(Instant::now() + tier.wait * self.last_step.max(1));
         if let Some(step) = self.step.get_mut() {
-            let most = share.for_blocks(raw_tokens);
+            // Blocks get fewer bits before any leaves.
+            let most = share.for_blocks(raw_tokens) + quant.spared(&step.tokens.blocks);
             let _ = quant.ladder.write_ahead(&mut step.tokens, (self.last_step, most), &self.pins, tier);
         }
     }

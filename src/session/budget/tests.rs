@@ -6,7 +6,7 @@ const TOKEN: usize = 100;
 /// A share of a layer of two heads, whose steps append `next` tokens.
 fn share(bytes: usize, next: u32) -> Share {
     let rows = Layout::new(&flash(2, 24, 8, 64)).unwrap().rows();
-    Share::new(bytes, &Sizes { rows, token: TOKEN }, next)
+    Share::new(bytes, &Sizes { rows, token: TOKEN, fewest: Format::K4V4 }, next)
 }
 
 #[test]

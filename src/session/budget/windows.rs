@@ -1,4 +1,5 @@
-//! The parts of a budget: layers with a window get what they need, the others share the rest by the sizes of their tokens.
+//! The parts of a budget: layers with a window get what they need, the others share the rest by the sizes of
+//! their tokens, and of their blocks where these have no fewer bits than k8v4.
 
 use super::{Share, Sizes};
 use crate::attend::{BLOCK, Blocks, FEW_ROWS, Format};
@@ -21,7 +22,7 @@ pub(super) struct Needs {
 impl Needs {
     /// Of a layer; one that has not been used yet is taken for one with tokens like these.
     pub(super) fn of(layer: &Layer, unknown: &Sizes) -> Self {
-        let sizes = layer.sizes().unwrap_or(*unknown);
+        let sizes = layer.sizes().unwrap_or(*unknown).of(layer);
         let blocks = layer.window.map_or(0, |_| layer.tokens().blocks.bytes());
         Needs { sizes, window: layer.window, blocks }
     }
@@ -48,7 +49,7 @@ impl Needs {
 pub(super) struct Division {
     bytes: usize,
     least_raw: u32,
-    /// Bytes of a token of all layers, and of those without a window.
+    /// Weights of all layers, and of those without a window.
     all: usize,
     others: usize,
     /// Bytes of the layers with a window.
@@ -62,10 +63,10 @@ impl Division {
     pub(super) fn new(bytes: usize, least_raw: u32, layers: impl Iterator<Item = Needs> + Clone) -> Self {
         let (mut all, mut others, mut raw) = (0, 0, 0usize);
         for layer in layers.clone() {
-            all += layer.sizes.token;
+            all += layer.sizes.weight();
             match layer.window {
                 Some(window) => raw = raw.saturating_add(layer.raw_bytes(window)),
-                None => others += layer.sizes.token,
+                None => others += layer.sizes.weight(),
             }
         }
         let are_raw = raw <= if others > 0 { bytes / RAW_PART } else { bytes };
@@ -78,7 +79,8 @@ impl Division {
 
     /// Bytes of a layer.
     pub(super) fn of(&self, layer: &Needs) -> usize {
-        let part = |bytes: usize, all: usize| (bytes as u128 * layer.sizes.token as u128 / all.max(1) as u128) as usize;
+        let part =
+            |bytes: usize, all: usize| (bytes as u128 * layer.sizes.weight() as u128 / all.max(1) as u128) as usize;
         let Some(window) = layer.window else { return part(self.bytes - self.windows, self.others) };
         let needed = match self.are_raw {
             true => layer.raw_bytes(window),

@@ -54,6 +54,9 @@ impl Float for f64 {
     }
 }
 
+/// An array of whole numbers; the default has none. Holds the range of each. Parsed, they ascend.
+pub(super) struct Wholes(pub RangeInclusive<u32>);
+
 /// Any text. Holds the default.
 pub(super) struct Text(pub &'static str);
 
@@ -90,6 +93,31 @@ impl<T: Copy + PartialOrd + TryFrom<i128> + Display> KeyType for Whole<T> {
 
     fn allowed(&self) -> impl Display {
         display(|f| write!(f, "a whole number from {} to {}", self.1.start(), self.1.end()))
+    }
+}
+
+impl KeyType for Wholes {
+    type Parsed = Vec<u32>;
+
+    fn default(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn accept(&self, given: &Value) -> Result<Option<Vec<u32>>> {
+        let Value::List(given) = given else { return Ok(None) };
+        let (kind, mut numbers) = (Whole(0, self.0.clone()), Vec::new());
+        for (at, value) in given.iter().enumerate() {
+            match kind.accept(value)? {
+                Some(number) => memory::push(&mut numbers, number)?,
+                None => bail!(InvalidArgument, "item {at} is {}; {} expected", describe(value), kind.allowed()),
+            }
+        }
+        numbers.sort_unstable();
+        Ok(Some(numbers))
+    }
+
+    fn allowed(&self) -> impl Display {
+        display(|f| write!(f, "an array of whole numbers from {} to {}", self.0.start(), self.0.end()))
     }
 }
 
@@ -159,7 +187,7 @@ fn display(write: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result) -> impl Displ
 
 fn read<K: KeyType>(kind: K, name: &str, given: &Object, defaults: &Object) -> Result<K::Parsed> {
     let Some(value) = given.get(name).or_else(|| defaults.get(name)) else { return Ok(kind.default()) };
-    match kind.accept(value)? {
+    match kind.accept(value).map_err(|error| error.within(name))? {
         Some(value) => Ok(value),
         None => bail!(InvalidArgument, "{name} is {}; {} expected", describe(value), kind.allowed()),
     }
@@ -250,6 +278,7 @@ keys! {
 
     kv_quant: OneOf<Option<Format>>(&[("off", None), ("k8v4", Some(Format::K8V4)), ("k4v4", Some(Format::K4V4))]);
     kv_quant_layer_start: Whole<u32>(0, 0..=LAYERS);
+    kv_quant_k8v4_layers: Wholes(0..=LAYERS);
     kv_quant_sink_tokens: Whole<u32>(super::SINK_TOKENS, 0..=TOKENS);
 
     kv_h2o_enable: Switch(false);

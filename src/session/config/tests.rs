@@ -68,7 +68,7 @@ fn lossless(config: Value) -> LosslessRules {
 
 /// Eviction and the store alone.
 fn with_both(h2o: EvictionRules, lossless: LosslessRules) -> Config {
-    Config { eviction: Some(h2o), lossless: Some(lossless), quant: None, sink_tokens: 16, memory: None, base: None }
+    Config { eviction: Some(h2o), lossless: Some(lossless), sink_tokens: 16, ..Config::default() }
 }
 
 #[test]

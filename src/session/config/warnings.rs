@@ -2,6 +2,7 @@
 
 use super::keys::{NAMES, RETIRED, Values, name, shorten};
 use super::{EvictionRules, Ratio};
+use crate::attend::Format;
 use crate::status::Result;
 use crate::sys::memory;
 use std::fmt;
@@ -28,6 +29,11 @@ const IDLE: &[Idle] = &[
         keys: |key| key == name::kv_quant_layer_start,
         idle: |_, has| !has(name::kv_quant),
         needs: "kv_quant must be \"k8v4\" or \"k4v4\", and a budget is one of all layers",
+    },
+    Idle {
+        keys: |key| key == name::kv_quant_k8v4_layers,
+        idle: |values, _| values.kv_quant == Some(Format::K8V4) && super::budget_bytes(values).is_none(),
+        needs: "kv_quant must be \"k4v4\", or kv_memory_mb or kv_memory_bytes above 0",
     },
     Idle {
         keys: |key| key.starts_with(MEMORY) && ![name::kv_memory_mb, name::kv_memory_bytes].contains(&key),

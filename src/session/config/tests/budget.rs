@@ -10,10 +10,14 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
         (memory.bytes, memory.file.as_deref(), memory.file_bytes),
         (64_500_000, Some("blocks.kv"), Some(2_000_000))
     );
-    let rules = QuantRules { sink_tokens: 16, always: None, is_bounded: true };
+    let rules = QuantRules { sink_tokens: 16, always: None, fewest: Format::K4V4, is_bounded: true };
     assert_eq!((config.quant_of(0), config.lossless), (Some(rules), None));
     assert_eq!(clean(json!({"kv_memory_bytes": 1000})).memory.unwrap().bytes, 1000);
     assert_eq!(clean(json!({"kv_memory_mb": 1e-9})).memory.unwrap().bytes, 1, "0 would be no budget");
+
+    let config = clean(json!({"kv_quant": "k4v4", "kv_quant_k8v4_layers": [18, 7, 7.0], "kv_quant_layer_start": 7}));
+    let formats = [6, 7, 8, 18].map(|layer| config.quant_of(layer).and_then(|rules| rules.always));
+    assert_eq!(formats, [None, Some(Format::K8V4), Some(Format::K4V4), Some(Format::K8V4)]);
 
     for (config, warning) in [
         (json!({"kv_memory": 64}), "kv_memory is not a key of this version; did you mean kv_memory_mb?"),
@@ -22,6 +26,15 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
             "kv_quant_layer_start has no effect: kv_quant must be",
         ),
         (json!({"kv_quant_layer_start": 2}), "kv_quant_layer_start has no effect: kv_quant must be"),
+        (
+            json!({"kv_quant": "k8v4", "kv_quant_k8v4_layers": [1]}),
+            "kv_quant_k8v4_layers has no effect: kv_quant must be \"k4v4\", or kv_memory_mb",
+        ),
+        (json!({"kv_quant_k8v4_layers": [1]}), "kv_quant_k8v4_layers has no effect: kv_memory_mb or"),
+        (
+            json!({"kv_memory_mb": 64, "kv_quant_k8v4_layers": [1, LAYERS]}),
+            "kv_quant_k8v4_layers has 32 and the model has 32 layers, from 0 on",
+        ),
     ] {
         let (_, warnings) = Config::parse(config.to_string().as_bytes(), b"", LAYERS).unwrap();
         assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{config}: {warnings:?}");
@@ -33,6 +46,18 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
             "kv_memory_mb is 1 and kv_memory_bytes 2; one of them expected",
         ),
         (r#"{"kv_memory_mb": -1}"#, "kv_memory_mb is -1; a number from 0 to 1000000 expected"),
+        (
+            r#"{"kv_quant_k8v4_layers": 7}"#,
+            "kv_quant_k8v4_layers is 7; an array of whole numbers from 0 to 65535 expected",
+        ),
+        (
+            r#"{"kv_quant_k8v4_layers": [7, "18"]}"#,
+            "kv_quant_k8v4_layers: item 1 is \"18\"; a whole number from 0 to 65535 expected",
+        ),
+        (
+            r#"{"kv_quant_k8v4_layers": [-1]}"#,
+            "kv_quant_k8v4_layers: item 0 is -1; a whole number from 0 to 65535 expected",
+        ),
         (
             r#"{"kv_memory_mb": 1, "kv_memory_file": "a\u0000b"}"#,
             "kv_memory_file is \"a\\0b\"; a string without control characters expected",

@@ -1,7 +1,7 @@
 //! The table of keys against the manual, and against values of every type.
 
 use super::{clean, on, parse, refused};
-use crate::session::config::keys::{Decimal, Float, KeyType, OneOf, Switch, Text, Whole, each};
+use crate::session::config::keys::{Decimal, Float, KeyType, OneOf, Switch, Text, Whole, Wholes, each};
 use serde_json::{Value, json};
 
 /// A declaration of the table of keys.
@@ -42,6 +42,20 @@ impl<T: Copy + PartialOrd + TryFrom<i128> + Into<i128> + std::fmt::Display> Decl
         let mut outside = vec![json!(least - 1), json!(most + 1), json!(i64::MIN), json!(u64::MAX)];
         outside.extend([json!(least as f64 + 0.5), json!(1e300), json!(-1e300), json!(f64::MIN_POSITIVE)]);
         outside
+    }
+}
+
+impl Declared for Wholes {
+    fn row(&self) -> [String; 3] {
+        ["wholes".into(), "[]".into(), format!("each {} to {}", self.0.start(), self.0.end())]
+    }
+
+    fn usual(&self) -> Value {
+        json!([])
+    }
+
+    fn outside(&self) -> Vec<Value> {
+        Vec::new()
     }
 }
 

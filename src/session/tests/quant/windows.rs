@@ -231,6 +231,7 @@ fn a_budget_gives_windows_what_they_need_and_the_rest_to_the_others() {
         }
         let model = Model {
             layers: 4,
+            k8v4_layers: 0,
             sizes: (&layout.rows()).into(),
             least_raw: 16 + 95,
             working: session.memory_stats().unwrap().working_bytes as usize,
