@@ -65,10 +65,9 @@ macro_rules! kernel {
     ($features:tt estimates $vector:path) => {
         $crate::arch::estimates::EstimateKernels {
             project: $crate::arch::level::kernel!(@ $features (row: &[f32], basis: &[$crate::arch::estimates::Shorts]) -> [f32; 16] = $crate::arch::estimates::project::<$vector>),
-            dots: $crate::arch::level::kernel!(@ $features (rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]) -> () = $crate::arch::estimates::dots::<$vector>),
             sketch: $crate::arch::level::kernel!(@ $features
                 (tiles: &$crate::arch::estimates::SketchTiles<'_>, rows: &[$crate::arch::estimates::SketchRow], logits: &mut [[f32; 16]], peaks: &mut [f32]) -> () = $crate::arch::estimates::sketch::<$vector>),
-            masses: $crate::arch::level::kernel!(@ $features (logits: &[[f32; 16]], peak: f32, width: usize, sums: &mut [f32]) -> () = $crate::arch::estimates::masses::<$vector>),
+            mass: $crate::arch::level::kernel!(@ $features (logits: &[[f32; 16]], peak: f32) -> f32 = $crate::arch::estimates::mass::<$vector>),
         }
     };
     ($features:tt attend $dots:path) => {

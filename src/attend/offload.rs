@@ -301,12 +301,13 @@ fn run<'a>(blocks: &Blocks, head: usize, away: &'a [u32], first: usize) -> Optio
     Some((&away[..count], begin))
 }
 
-/// The log of the greatest share of a row, by the bytes of a sketch of codes with a checksum; 0 if they are no such.
+/// The log of the greatest share of a row, by the bytes of a sketch of codes with a checksum; 0 if they are no such. One that is
+/// not above [`LEAST_SHARE`] may be another such.
 fn share(sketch: &mut [u8], sum: u64, shape: Shape, (rows, logs): (&[SketchRow], &[f32])) -> f32 {
     let Some(sketch) = sketch::read(sketch, sum, shape.dims) else { return 0.0 };
     let mut share = f32::NEG_INFINITY;
     for (rows, known) in rows.chunks(ROWS_ABREAST).zip(logs.chunks(ROWS_ABREAST)) {
-        let masses = sketch::log_masses(&sketch, rows);
+        let masses = sketch::log_masses(&sketch, rows, |row| known[row] + share.max(LEAST_SHARE));
         share = masses.iter().zip(known).fold(share, |most, (mass, known)| most.max(mass - known));
     }
     share

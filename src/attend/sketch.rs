@@ -10,9 +10,7 @@
 
 use super::basis::{Basis, short, widen};
 use crate::arch::attend::BLOCK;
-use crate::arch::estimates::{
-    LANES, MOST_DIRECTIONS, PANEL, ROWS_ABREAST, SketchRow, SketchTiles, high_weight, low_weight,
-};
+use crate::arch::estimates::{LANES, MOST_DIRECTIONS, PANEL, ROWS_ABREAST, STRIPE, SketchRow, SketchTiles};
 use crate::arch::kernels;
 use crate::status::Result;
 use crate::sys::memory;
@@ -28,7 +26,7 @@ const SUM: usize = size_of::<u64>();
 
 /// Directions of the sketches of heads of so many dims.
 pub(super) const fn directions(dims: usize) -> usize {
-    if dims <= 128 { 2 * PANEL } else { MOST_DIRECTIONS }
+    if dims <= 128 { STRIPE } else { MOST_DIRECTIONS }
 }
 
 /// Where a file has the sketches of a block.
@@ -169,29 +167,31 @@ pub fn read(bytes: &mut [u8], sum: u64, dims: usize) -> Option<SketchTiles<'_>> 
 
 /// A query vector, already times the factor of logits, as the kernel takes it.
 pub(super) fn row(query: &[f32], basis: &Basis, head: usize) -> SketchRow {
-    let kernels = &kernels().estimates;
-    let mut base = [0.0];
-    (kernels.dots)(query, basis.mean(head), query.len(), &mut base);
-    let mut weights = [0.0; MOST_DIRECTIONS];
-    for (weights, panel) in weights.as_chunks_mut::<PANEL>().0.iter_mut().zip(basis.panels(head)) {
-        let parts = (kernels.project)(query, panel);
-        let weight = |d| if d < PANEL / 2 { low_weight(parts[d]) } else { high_weight(parts[d]) };
-        *weights = std::array::from_fn(weight);
+    let mut parts = [0.0; MOST_DIRECTIONS];
+    for (parts, panel) in parts.as_chunks_mut::<PANEL>().0.iter_mut().zip(basis.panels(head)) {
+        *parts = (kernels().estimates.project)(query, panel);
     }
-    SketchRow { weights, base: base[0] }
+    SketchRow::new(&parts, query.iter().zip(basis.mean(head)).map(|(x, mean)| x * mean).sum())
 }
 
-/// The log of the sum of `exp(logit)` over a block, for each row; `rows` are [`ROWS_ABREAST`] at most.
-pub(super) fn log_masses(sketch: &SketchTiles<'_>, rows: &[SketchRow]) -> [f32; ROWS_ABREAST] {
+/// The log of the sum of `exp(logit)` over a block, for each row; `rows` are [`ROWS_ABREAST`] at most. Of one that is not above
+/// `least` the greatest that it may be.
+pub(super) fn log_masses(
+    sketch: &SketchTiles<'_>,
+    rows: &[SketchRow],
+    least: impl Fn(usize) -> f32,
+) -> [f32; ROWS_ABREAST] {
     const TILES: usize = BLOCK / LANES;
     let kernels = &kernels().estimates;
     let (mut logits, mut peaks) = ([[0.0; LANES]; ROWS_ABREAST * TILES], [f32::MIN; ROWS_ABREAST]);
     (kernels.sketch)(sketch, rows, &mut logits[..rows.len() * TILES], &mut peaks[..rows.len()]);
     let mut logs = [f32::NEG_INFINITY; ROWS_ABREAST];
+    let most = (BLOCK as f32).ln();
     for (row, log) in logs[..rows.len()].iter_mut().enumerate() {
-        let mut mass = [0.0];
-        (kernels.masses)(&logits[row * TILES..][..TILES], peaks[row], BLOCK, &mut mass);
-        *log = peaks[row] + mass[0].ln();
+        *log = peaks[row] + most;
+        if *log > least(row) {
+            *log = peaks[row] + (kernels.mass)(&logits[row * TILES..][..TILES], peaks[row]).ln();
+        }
     }
     logs
 }

@@ -1,6 +1,6 @@
 //! 16 floats in two vectors of AVX2.
 
-use super::{CodePair, LANES, Shorts, Sixteen};
+use super::{CodePair, LANES, STRIPE, Shorts, Sixteen, Weights};
 use crate::arch::vector::operations;
 use core::arch::x86_64::*;
 
@@ -28,16 +28,36 @@ pub(super) unsafe fn sum8(lanes: __m256) -> f32 {
     }
 }
 
-/// Eight integers to the floats of their codes.
+/// See [`Sixteen::code_sums`]: 16 integers of 16 bits for each row.
 ///
 /// # Safety
 /// Needs AVX2.
 #[inline(always)]
-unsafe fn both(pairs: __m256i) -> [__m256; 2] {
-    // SAFETY: the caller's.
+pub(super) unsafe fn code_sums<const ROWS: usize>(
+    pairs: &[CodePair; STRIPE / 2],
+    weights: [&Weights; ROWS],
+) -> [__m256i; ROWS] {
+    // SAFETY: the caller's; the loads are of the 16 bytes of a pair.
     unsafe {
-        let high = _mm256_and_si256(pairs, _mm256_set1_epi32(!15));
-        [_mm256_cvtepi32_ps(_mm256_slli_epi32::<28>(pairs)), _mm256_cvtepi32_ps(high)]
+        let mut sums = weights.map(|weights| _mm256_set1_epi16(weights.offset));
+        for (at, [first, second]) in pairs.as_chunks::<2>().0.iter().enumerate() {
+            let (a, b) = (_mm_loadu_si128(first.as_ptr().cast()), _mm_loadu_si128(second.as_ptr().cast()));
+            // Both bytes of each token, with codes that are greater by 8.
+            let both = _mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b));
+            let both = _mm256_xor_si256(both, _mm256_set1_epi8(0x88u8 as i8));
+            let low = _mm256_and_si256(both, _mm256_set1_epi8(15));
+            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(both), _mm256_set1_epi8(15));
+            for (sum, weights) in sums.iter_mut().zip(&weights) {
+                let two = |of: [i8; 2]| _mm256_set1_epi16(i16::from_ne_bytes(of.map(|x| x as u8)));
+                // Two products take up to 3,810, and a carry of the sum is gone with that of the offset.
+                let products = _mm256_add_epi16(
+                    _mm256_maddubs_epi16(low, two(weights.low[at])),
+                    _mm256_maddubs_epi16(high, two(weights.high[at])),
+                );
+                *sum = _mm256_add_epi16(*sum, products);
+            }
+        }
+        sums
     }
 }
 
@@ -60,15 +80,13 @@ impl Sixteen for Floats16 {
             };
             [eight(0), eight(8)]
         };
-        fn codes(from: &CodePair) -> [Self; 2] = {
-            let pairs = _mm_loadu_si128(from.as_ptr().cast());
-            let [first, second] = [_mm256_cvtepi8_epi32(pairs), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(pairs))];
-            let ([low0, high0], [low1, high1]) = (both(first), both(second));
-            [[low0, low1], [high0, high1]]
+        fn code_sums<const ROWS: usize>(pairs: &[CodePair; STRIPE / 2], weights: [&Weights; ROWS]) -> [Self; ROWS] = {
+            let floats = |eight: __m128i| _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(eight));
+            code_sums(pairs, weights)
+                .map(|sums| [floats(_mm256_castsi256_si128(sums)), floats(_mm256_extracti128_si256::<1>(sums))])
         };
         fn add(self, other: Self) -> Self = halves!(_mm256_add_ps(self, other));
         fn mul(self, other: Self) -> Self = halves!(_mm256_mul_ps(self, other));
-        fn add_exact(self, a: Self, b: Self) -> Self = halves!(_mm256_fmadd_ps(a, b, self));
         fn max(self, other: Self) -> Self = halves!(_mm256_max_ps(self, other));
         fn unless_less(self, limit: Self, other: Self) -> Self = {
             let masks = [

@@ -1,6 +1,6 @@
 //! 16 floats in a vector of AVX-512.
 
-use super::{CodePair, LANES, Shorts, Sixteen, avx2};
+use super::{CodePair, LANES, STRIPE, Shorts, Sixteen, Weights, avx2};
 use crate::arch::vector::operations;
 use core::arch::x86_64::*;
 
@@ -18,14 +18,11 @@ impl Sixteen for Floats16 {
             let shorts = _mm256_loadu_si256(from.as_ptr().cast());
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(shorts)))
         };
-        fn codes(from: &CodePair) -> [Self; 2] = {
-            let pairs = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
-            let high = _mm512_and_si512(pairs, _mm512_set1_epi32(!15));
-            [_mm512_cvtepi32_ps(_mm512_slli_epi32::<28>(pairs)), _mm512_cvtepi32_ps(high)]
+        fn code_sums<const ROWS: usize>(pairs: &[CodePair; STRIPE / 2], weights: [&Weights; ROWS]) -> [Self; ROWS] = {
+            avx2::code_sums(pairs, weights).map(|sums| _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(sums)))
         };
         fn add(self, other: Self) -> Self = _mm512_add_ps(self, other);
         fn mul(self, other: Self) -> Self = _mm512_mul_ps(self, other);
-        fn add_exact(self, a: Self, b: Self) -> Self = _mm512_fmadd_ps(a, b, self);
         fn max(self, other: Self) -> Self = _mm512_max_ps(self, other);
         fn unless_less(self, limit: Self, other: Self) -> Self = {
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self, limit), other)

@@ -1,9 +1,8 @@
 //! Estimates of attention from sketches of keys: dot products with 4-bit codes, and sums of exponentials.
 //!
 //! Each kernel is written once, over 16 lanes. A level implements [`Sixteen`] for its vectors; arrays of 16 floats
-//! define every operation. Lanes never mix except in [`Sixteen::sum`], whose order is fixed, and
-//! [`Sixteen::add_exact`] is used only where the product has no rounding. So results are the same to the bit at every
-//! level.
+//! define every operation. Lanes never mix except in [`Sixteen::sum`], whose order is fixed, and sums of codes are of integers.
+//! So results are the same to the bit at every level.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -18,7 +17,9 @@ pub const LANES: usize = 16;
 pub const ROWS_ABREAST: usize = 4;
 /// Directions whose codes lie together.
 pub const PANEL: usize = LANES;
-/// Most directions of a sketch; it has whole panels.
+/// Directions whose products are summed at once: two panels.
+pub const STRIPE: usize = 2 * PANEL;
+/// Most directions of a sketch; it has whole stripes.
 pub const MOST_DIRECTIONS: usize = 64;
 
 /// 4-bit codes of 16 columns for two rows: the first in the lower half of each byte, in two's complement.
@@ -30,7 +31,7 @@ pub type Shorts = [[u8; 2]; LANES];
 /// Sketches of keys.
 #[derive(Clone, Copy, Debug)]
 pub struct SketchTiles<'a> {
-    /// Directions, in whole panels.
+    /// Directions, in whole stripes.
     pub directions: usize,
     /// Of each 16 tokens [`SketchTiles::rows`]: codes of the directions `d` of a panel, and of `d + 8` in the upper halves in two's
     /// complement, then the next panel's; then in two of them the units of each token's codes, as [`Shorts`] are.
@@ -49,14 +50,46 @@ impl SketchTiles<'_> {
     }
 }
 
+/// The factors of a row for the codes of a stripe.
+#[derive(Clone, Copy, Default)]
+pub struct Weights {
+    /// Of the directions whose codes are in the lower halves of two rows of [`CodePair`] each, and of those in the upper ones.
+    pub(super) low: [[i8; 2]; STRIPE / 4],
+    pub(super) high: [[i8; 2]; STRIPE / 4],
+    /// -8 times their sum, without its carry: what is missing to a sum of codes that are greater by 8.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(super) offset: i16,
+}
+
 /// A query row against sketches.
 #[derive(Clone, Copy)]
 pub struct SketchRow {
-    /// The factor of each direction's codes, made by [`low_weight`] for the first half of a panel and by [`high_weight`].
-    pub weights: [f32; MOST_DIRECTIONS],
+    weights: [Weights; MOST_DIRECTIONS / STRIPE],
+    /// What a weight of 1 is.
+    unit: f32,
     /// The logit of the mean key.
-    pub base: f32,
+    base: f32,
 }
+
+impl SketchRow {
+    /// Of a row's parts along the directions, each rounded to 1 / 127 of the largest.
+    pub fn new(parts: &[f32; MOST_DIRECTIONS], base: f32) -> Self {
+        let largest = parts.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        let inverse = if largest > LEAST_PART { 127.0 / largest } else { 0.0 };
+        let weights = std::array::from_fn(|stripe| {
+            let of = |d: usize| (parts[stripe * STRIPE + d] * inverse).round_ties_even() as i8;
+            let pair = |at: usize| at / 4 * PANEL + at % 4 * 2;
+            let low = std::array::from_fn(|at| [of(pair(at)), of(pair(at) + 1)]);
+            let high = std::array::from_fn(|at| [of(pair(at) + PANEL / 2), of(pair(at) + PANEL / 2 + 1)]);
+            let sum: i32 = (0..STRIPE).map(|d| i32::from(of(d))).sum();
+            Weights { low, high, offset: (-8 * sum) as i16 }
+        });
+        SketchRow { weights, unit: if largest > LEAST_PART { largest / 127.0 } else { 0.0 }, base }
+    }
+}
+
+/// Rows whose parts are no larger have no weights.
+const LEAST_PART: f32 = 1e-18;
 
 /// See [`EstimateKernels::sketch`].
 type SketchLogits = fn(tiles: &SketchTiles<'_>, rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]);
@@ -65,32 +98,11 @@ type SketchLogits = fn(tiles: &SketchTiles<'_>, rows: &[SketchRow], logits: &mut
 pub struct EstimateKernels {
     /// Returns `sum over d of row[d] * basis[d]`, in the order of `d`.
     pub project: fn(row: &[f32], basis: &[Shorts]) -> [f32; LANES],
-    /// Dot products of rows and keys of `dims` numbers, `[row][key]`.
-    pub dots: fn(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]),
-    /// The logits of sketched tokens: `(scale * sum(weight * code)) + base`. Raises the peak of each row to its largest logit.
+    /// The logits of sketched tokens: `scale * (sum(weight * code) * unit) + base`. Raises the peak of each row to its largest
+    /// logit.
     pub sketch: SketchLogits,
-    /// The sums of `exp(logit - peak)` over each `width` consecutive logits: 1, 2, 4, 8, or a multiple of 16. `peak` is
-    /// finite, and no logit is above it.
-    pub masses: fn(logits: &[[f32; LANES]], peak: f32, width: usize, masses: &mut [f32]),
-}
-
-/// Bits of a weight that are zero, so that its product with a code has no rounding.
-const SPARE: u32 = (1 << 4) - 1;
-/// Weights below are zero, so that no product is denormal.
-const LEAST_WEIGHT: f32 = 1e-18;
-
-/// A weight for codes in the lower half of a byte, rounded to 20 bits.
-pub fn low_weight(weight: f32) -> f32 {
-    short(weight) * (1.0 / (1 << 28) as f32)
-}
-
-/// A weight for codes in the upper half of a byte, rounded to 20 bits.
-pub fn high_weight(weight: f32) -> f32 {
-    short(weight) * (1.0 / 16.0)
-}
-
-fn short(weight: f32) -> f32 {
-    if weight.abs() < LEAST_WEIGHT { 0.0 } else { f32::from_bits((weight.to_bits() + SPARE / 2 + 1) & !SPARE) }
+    /// The sum of `exp(logit - peak)`. `peak` is finite, and no logit is above it.
+    pub mass: fn(logits: &[[f32; LANES]], peak: f32) -> f32,
 }
 
 /// 16 floats.
@@ -106,12 +118,10 @@ pub(super) trait Sixteen: Copy {
     unsafe fn store(self, to: &mut [f32; LANES]);
     /// Floats from their upper halves.
     unsafe fn widen(from: &Shorts) -> Self;
-    /// Codes in lower halves times 2^28, and in upper halves times 16.
-    unsafe fn codes(from: &CodePair) -> [Self; 2];
+    /// The sums of codes times the weights of each row, over a stripe. They fit 16 bits.
+    unsafe fn code_sums<const ROWS: usize>(pairs: &[CodePair; STRIPE / 2], weights: [&Weights; ROWS]) -> [Self; ROWS];
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;
-    /// `self + a * b`, where the product is exact, so that it may be rounded or not.
-    unsafe fn add_exact(self, a: Self, b: Self) -> Self;
     /// `self > other ? self : other`.
     unsafe fn max(self, other: Self) -> Self;
     /// `self < limit ? 0 : other`.
@@ -142,9 +152,20 @@ impl Sixteen for [f32; LANES] {
         from.map(|half| f32::from_bits(u32::from(u16::from_ne_bytes(half)) << 16))
     }
     #[inline(always)]
-    unsafe fn codes(from: &CodePair) -> [Self; 2] {
-        let high = |pair: u8| i32::from(pair as i8) & !15;
-        [from.map(|pair| (i32::from(pair) << 28) as f32), from.map(|pair| high(pair) as f32)]
+    unsafe fn code_sums<const ROWS: usize>(pairs: &[CodePair; STRIPE / 2], weights: [&Weights; ROWS]) -> [Self; ROWS] {
+        let mut sums = [[0i16; LANES]; ROWS];
+        for (at, two) in pairs.as_chunks::<2>().0.iter().enumerate() {
+            for (half, pair) in two.iter().enumerate() {
+                let [low, high] = [pair.map(|pair| (pair << 4) as i8 >> 4), pair.map(|pair| pair as i8 >> 4)];
+                for (sums, weights) in sums.iter_mut().zip(&weights) {
+                    let [a, b] = [weights.low[at][half], weights.high[at][half]].map(i16::from);
+                    for ((sum, low), high) in sums.iter_mut().zip(low).zip(high) {
+                        *sum += a * i16::from(low) + b * i16::from(high);
+                    }
+                }
+            }
+        }
+        sums.map(|sums| sums.map(f32::from))
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
@@ -153,10 +174,6 @@ impl Sixteen for [f32; LANES] {
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
         std::array::from_fn(|i| self[i] * other[i])
-    }
-    #[inline(always)]
-    unsafe fn add_exact(self, a: Self, b: Self) -> Self {
-        std::array::from_fn(|i| self[i] + a[i] * b[i])
     }
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
@@ -189,9 +206,8 @@ pub(super) const PORTABLE: EstimateKernels = {
     }
     EstimateKernels {
         project: safe!(project(row: &[f32], basis: &[Shorts]) -> [f32; LANES]),
-        dots: safe!(dots(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]) -> ()),
         sketch: safe!(sketch(tiles: &SketchTiles<'_>, rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]) -> ()),
-        masses: safe!(masses(logits: &[[f32; LANES]], peak: f32, width: usize, sums: &mut [f32]) -> ()),
+        mass: safe!(mass(logits: &[[f32; LANES]], peak: f32) -> f32),
     }
 };
 
@@ -209,37 +225,6 @@ pub(super) unsafe fn project<V: Sixteen>(row: &[f32], basis: &[Shorts]) -> [f32;
         }
         sum.store(&mut sums);
         sums
-    }
-}
-
-/// See [`EstimateKernels::dots`].
-#[inline(always)]
-pub(super) unsafe fn dots<V: Sixteen>(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]) {
-    let tokens = keys.len() / dims;
-    for (row, products) in rows.chunks_exact(dims).zip(products.chunks_exact_mut(tokens)) {
-        for (key, product) in keys.chunks_exact(dims).zip(products) {
-            // SAFETY: the caller's.
-            *product = unsafe { dot::<V>(row, key) };
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn dot<V: Sixteen>(a: &[f32], b: &[f32]) -> f32 {
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    // SAFETY: the caller's.
-    unsafe {
-        let mut sum = V::splat(0.0);
-        for (a, b) in a.iter().zip(b) {
-            sum = sum.add(V::load(a).mul(V::load(b)));
-        }
-        if !a_rest.is_empty() {
-            let (mut a, mut b) = ([0.0; LANES], [0.0; LANES]);
-            a[..a_rest.len()].copy_from_slice(a_rest);
-            b[..b_rest.len()].copy_from_slice(b_rest);
-            sum = sum.add(V::load(&a).mul(V::load(&b)));
-        }
-        sum.sum()
     }
 }
 
@@ -284,19 +269,15 @@ unsafe fn sketch_rows<V: Sixteen, const ROWS: usize>(
         for (at, tile) in tiles.rows.chunks_exact(SketchTiles::rows(tiles.directions)).enumerate() {
             let (codes, scales) = tile.split_at(tiles.directions / 2);
             let mut sums = [V::splat(0.0); ROWS];
-            for (panel, pairs) in codes.as_chunks::<{ PANEL / 2 }>().0.iter().enumerate() {
-                for (d, pair) in (panel * PANEL..).zip(pairs) {
-                    let [low, high] = V::codes(pair);
-                    for (sum, row) in sums.iter_mut().zip(rows) {
-                        *sum = sum.add_exact(low, V::splat(row.weights[d]));
-                        *sum = sum.add_exact(high, V::splat(row.weights[d + PANEL / 2]));
-                    }
-                }
+            for (stripe, pairs) in codes.as_chunks::<{ STRIPE / 2 }>().0.iter().enumerate() {
+                let more = V::code_sums(pairs, rows.each_ref().map(|row| &row.weights[stripe]));
+                // Integers up to 2^17 have no rounding.
+                sums = std::array::from_fn(|r| sums[r].add(more[r]));
             }
             let scales: &Shorts = scales.as_flattened().as_chunks::<2>().0.first_chunk().expect("a tile has scales");
             let scales = V::widen(scales);
             for r in 0..ROWS {
-                let logit = scales.mul(sums[r]).add(V::splat(rows[r].base));
+                let logit = scales.mul(sums[r].mul(V::splat(rows[r].unit))).add(V::splat(rows[r].base));
                 highest[r] = logit.max(highest[r]);
                 logit.store(&mut logits[r * count + at]);
             }
@@ -316,38 +297,16 @@ unsafe fn raise<V: Sixteen, const ROWS: usize>(highest: [V; ROWS], peaks: &mut [
     }
 }
 
-/// See [`EstimateKernels::masses`].
+/// See [`EstimateKernels::mass`].
 #[inline(always)]
-pub(super) unsafe fn masses<V: Sixteen>(logits: &[[f32; LANES]], peak: f32, width: usize, masses: &mut [f32]) {
+pub(super) unsafe fn mass<V: Sixteen>(logits: &[[f32; LANES]], peak: f32) -> f32 {
     // SAFETY: the caller's.
     unsafe {
-        let below = V::splat(-peak);
-        if width == LANES {
-            for (tile, mass) in logits.iter().zip(masses) {
-                *mass = exp(V::load(tile).add(below)).sum();
-            }
-        } else if width > LANES {
-            for (tiles, mass) in logits.chunks_exact(width / LANES).zip(masses) {
-                let mut sum = V::splat(0.0);
-                for tile in tiles {
-                    sum = sum.add(exp(V::load(tile).add(below)));
-                }
-                *mass = sum.sum();
-            }
-        } else {
-            for (tile, masses) in logits.iter().zip(masses.chunks_exact_mut(LANES / width)) {
-                let mut exps = [0.0; LANES];
-                exp(V::load(tile).add(below)).store(&mut exps);
-                for (part, mass) in exps.chunks_exact_mut(width).zip(masses) {
-                    let mut half = width / 2;
-                    while half > 0 {
-                        (0..half).for_each(|i| part[i] += part[i + half]);
-                        half /= 2;
-                    }
-                    *mass = part[0];
-                }
-            }
+        let (below, mut sum) = (V::splat(-peak), V::splat(0.0));
+        for tile in logits {
+            sum = sum.add(exp(V::load(tile).add(below)));
         }
+        sum.sum()
     }
 }
 

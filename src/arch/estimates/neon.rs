@@ -1,6 +1,6 @@
 //! 16 floats in four vectors of NEON.
 
-use super::{CodePair, LANES, Shorts, Sixteen};
+use super::{CodePair, LANES, STRIPE, Shorts, Sixteen, Weights};
 use crate::arch::vector::operations;
 use core::arch::aarch64::*;
 
@@ -41,22 +41,6 @@ unsafe fn exponent(bits: float32x4_t, other: float32x4_t) -> float32x4_t {
     }
 }
 
-/// # Safety
-/// Needs NEON.
-#[inline(always)]
-unsafe fn low(pairs: int32x4_t) -> float32x4_t {
-    // SAFETY: the caller's.
-    unsafe { vcvtq_f32_s32(vshlq_n_s32::<28>(pairs)) }
-}
-
-/// # Safety
-/// Needs NEON.
-#[inline(always)]
-unsafe fn high(pairs: int32x4_t) -> float32x4_t {
-    // SAFETY: the caller's.
-    unsafe { vcvtq_f32_s32(vandq_s32(pairs, vdupq_n_s32(!15))) }
-}
-
 impl Sixteen for Floats16 {
     const ROWS: usize = 4;
 
@@ -78,20 +62,29 @@ impl Sixteen for Floats16 {
             let four = |at: usize| vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.add(at))));
             [four(0), four(4), four(8), four(12)]
         };
-        fn codes(from: &CodePair) -> [Self; 2] = {
-            let bytes = vreinterpretq_s8_u8(vld1q_u8(from.as_ptr()));
-            let wide = [vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes))];
-            let pairs = [
-                vmovl_s16(vget_low_s16(wide[0])),
-                vmovl_s16(vget_high_s16(wide[0])),
-                vmovl_s16(vget_low_s16(wide[1])),
-                vmovl_s16(vget_high_s16(wide[1])),
-            ];
-            [parts!(low(pairs)), parts!(high(pairs))]
+        fn code_sums<const ROWS: usize>(pairs: &[CodePair; STRIPE / 2], weights: [&Weights; ROWS]) -> [Self; ROWS] = {
+            let mut sums = [[vdupq_n_s16(0); 2]; ROWS];
+            for (at, two) in pairs.as_chunks::<2>().0.iter().enumerate() {
+                for (half, pair) in two.iter().enumerate() {
+                    let pair = vld1q_s8(pair.as_ptr().cast());
+                    let (low, high) = (vshrq_n_s8::<4>(vshlq_n_s8::<4>(pair)), vshrq_n_s8::<4>(pair));
+                    for (sums, weights) in sums.iter_mut().zip(&weights) {
+                        for (codes, weight) in [(low, weights.low[at][half]), (high, weights.high[at][half])] {
+                            sums[0] = vmlal_s8(sums[0], vget_low_s8(codes), vdup_n_s8(weight));
+                            sums[1] = vmlal_high_s8(sums[1], codes, vdupq_n_s8(weight));
+                        }
+                    }
+                }
+            }
+            sums.map(|[first, second]| [
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(first))),
+                vcvtq_f32_s32(vmovl_high_s16(first)),
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(second))),
+                vcvtq_f32_s32(vmovl_high_s16(second)),
+            ])
         };
         fn add(self, other: Self) -> Self = parts!(vaddq_f32(self, other));
         fn mul(self, other: Self) -> Self = parts!(vmulq_f32(self, other));
-        fn add_exact(self, a: Self, b: Self) -> Self = parts!(vfmaq_f32(self, a, b));
         fn max(self, other: Self) -> Self = parts!(larger(self, other));
         fn unless_less(self, limit: Self, other: Self) -> Self = {
             let masks = parts!(vcltq_f32(self, limit));

@@ -1,7 +1,7 @@
 //! Kernels of estimates: the same bits at every level, and exponentials by f64.
 
 use super::*;
-use crate::arch::estimates::{CodePair, LANES, Shorts, SketchRow, SketchTiles, high_weight, low_weight};
+use crate::arch::estimates::{CodePair, LANES, MOST_DIRECTIONS, Shorts, SketchRow, SketchTiles};
 
 fn reals(len: usize, seed: u64, size: f32) -> Vec<f32> {
     let noise = noise(4 * (len + seed as usize));
@@ -29,20 +29,24 @@ fn same_bits(what: &str, kernel: impl Fn(&'static Kernels) -> Vec<f32>) {
 #[test]
 fn every_level_estimates_the_same_bits() {
     let counts = (1..=4).flat_map(|rows| [0, 1, 3, 4, 64].map(|tiles| (rows, tiles)));
-    for ((rows, tiles), directions) in counts.flat_map(|count| [16, 32, 64].map(|directions| (count, directions))) {
-        let codes = pairs(tiles * directions / 2);
+    for ((rows, tiles), directions) in counts.flat_map(|count| [32, 64].map(|directions| (count, directions))) {
+        let mut codes = pairs(tiles * directions / 2);
+        // The least and the greatest codes.
+        let extremes = codes.chunks_mut(directions / 2).zip([0x88, 0x77]);
+        extremes.for_each(|(codes, extreme)| codes.as_flattened_mut().fill(extreme));
         let tile = |t: usize| {
             let scales = shorts(t as u64).as_flattened().to_vec();
             [codes[t * directions / 2..][..directions / 2].as_flattened(), &scales].concat()
         };
         let bytes: Vec<u8> = (0..tiles).flat_map(tile).collect();
         let sketches = SketchTiles { directions, rows: bytes.as_chunks::<LANES>().0 };
-        let weight = |d: usize, x: f32| if d % 16 < 8 { low_weight(x) } else { high_weight(x) };
-        let query = |r: usize| {
-            let x = reals(64, r as u64, 10f32.powi(r as i32 * 3 - 6));
-            SketchRow { weights: std::array::from_fn(|d| weight(d, x[d])), base: x[0] }
+        let query = |r: usize| -> [f32; MOST_DIRECTIONS] {
+            // The largest sums that there are, and parts without any.
+            let same = [[1.0; MOST_DIRECTIONS], [-1.0; MOST_DIRECTIONS], [0.0; MOST_DIRECTIONS]];
+            let x = reals(MOST_DIRECTIONS, r as u64, 10f32.powi(r as i32 * 3 - 6));
+            same.get(r.wrapping_sub(1)).copied().unwrap_or_else(|| std::array::from_fn(|d| x[d]))
         };
-        let queries: Vec<SketchRow> = (0..rows).map(query).collect();
+        let queries: Vec<SketchRow> = (0..rows).map(|r| SketchRow::new(&query(r), 0.5)).collect();
         same_bits("sketch", |k| {
             let (mut logits, mut peaks) = (vec![[0.0; LANES]; rows * tiles], vec![f32::MIN; rows]);
             (k.estimates.sketch)(&sketches, &queries, &mut logits, &mut peaks);
@@ -50,14 +54,8 @@ fn every_level_estimates_the_same_bits() {
         });
     }
     for dims in [1, 15, 16, 17, 64, 100] {
-        let (rows, keys) = (reals(3 * dims, 1, 3.0), reals(7 * dims, 2, 3.0));
-        same_bits("dots", |k| {
-            let mut products = vec![0.0; 21];
-            (k.estimates.dots)(&rows, &keys, dims, &mut products);
-            products
-        });
-        let basis: Vec<Shorts> = (0..dims as u64).map(shorts).collect();
-        same_bits("project", |k| (k.estimates.project)(&rows[..dims], &basis).to_vec());
+        let (row, basis): (_, Vec<Shorts>) = (reals(dims, 1, 3.0), (0..dims as u64).map(shorts).collect());
+        same_bits("project", |k| (k.estimates.project)(&row, &basis).to_vec());
     }
 }
 
@@ -67,20 +65,36 @@ fn masses_are_sums_of_exponentials_to_the_seventh_digit() {
     logits.iter_mut().for_each(|x| *x -= 42.0 - 1e4);
     logits[3] = f32::NEG_INFINITY;
     let peak = logits.iter().copied().fold(f32::MIN, f32::max);
-    for width in [1, 2, 4, 8, 16, 32, 48, 64] {
-        let masses = |k: &Kernels| {
-            let mut masses = vec![f32::NAN; logits.len() / width];
-            (k.estimates.masses)(logits.as_chunks::<LANES>().0, peak, width, &mut masses);
-            masses
-        };
-        same_bits("masses", masses);
-        for (part, mass) in logits.chunks_exact(width).zip(masses(kernels())) {
-            // The subtraction rounds, so the exponential of what it leaves is expected.
-            let exact: f64 = part.iter().map(|x| f64::from(x - peak).exp()).sum();
-            assert!((f64::from(mass) - exact).abs() <= exact * 3e-7, "{mass} {exact}");
+    for tiles in [1, 4, 12] {
+        let logits = &logits[..tiles * LANES];
+        let mass = |k: &Kernels| (k.estimates.mass)(logits.as_chunks::<LANES>().0, peak);
+        same_bits("mass", |k| vec![mass(k)]);
+        // The subtraction rounds, so the exponential of what it leaves is expected.
+        let (exact, mass): (f64, f32) = (logits.iter().map(|x| f64::from(x - peak).exp()).sum(), mass(kernels()));
+        assert!((f64::from(mass) - exact).abs() <= exact * 3e-7, "{mass} {exact}");
+    }
+    assert_eq!((kernels().estimates.mass)(&[[f32::NEG_INFINITY; LANES]], f32::MIN), 0.0);
+}
+
+/// By docs/format.md: the direction `d` of a panel is in lower halves, and `d + 8` in upper ones.
+#[test]
+fn logits_of_a_sketch_are_those_of_its_codes_but_for_the_rounding_of_weights() {
+    for directions in [32, MOST_DIRECTIONS] {
+        let mut rows = pairs(directions / 2);
+        rows.extend(shorts(3).as_flattened().as_chunks::<LANES>().0);
+        let x = reals(MOST_DIRECTIONS, 7, 3.0);
+        let row = SketchRow::new(x.first_chunk().unwrap(), 0.25);
+        let (mut logits, mut peak) = ([[0.0; LANES]], [f32::MIN]);
+        (kernels().estimates.sketch)(&SketchTiles { directions, rows: &rows }, &[row], &mut logits, &mut peak);
+        for (lane, (logit, scale)) in logits[0].iter().zip(shorts(3)).enumerate() {
+            let code = |d: usize| {
+                let pair = rows[d / 16 * 8 + d % 8][lane] as i8;
+                f64::from(if d % 16 < 8 { pair << 4 >> 4 } else { pair >> 4 })
+            };
+            let scale = f64::from(f32::from_bits(u32::from(u16::from_ne_bytes(scale)) << 16));
+            let expected = 0.25 + scale * (0..directions).map(|d| f64::from(x[d]) * code(d)).sum::<f64>();
+            let most = scale.abs() * (0..directions).map(|d| code(d).abs()).sum::<f64>() * 3.0 / 254.0;
+            assert!((f64::from(*logit) - expected).abs() <= most + 1e-4, "{logit} for {expected}");
         }
     }
-    let mut nothing = [f32::NAN];
-    (kernels().estimates.masses)(&[[f32::NEG_INFINITY; LANES]], f32::MIN, LANES, &mut nothing);
-    assert_eq!(nothing, [0.0]);
 }
