@@ -220,10 +220,10 @@ impl Source<'_> {
         let (away, len) = (blocks.away(head), Sketches::bytes(blocks.shape().dims));
         memory::cleared(&mut work.wanted, away.len())?;
         let (mut is_asked, mut late) = (false, 0);
-        while let Some((run, offset)) = run(blocks, head, away, work.wanted.len()) {
-            memory::resize(&mut work.sketches, run.len() * len)?;
+        while let Some((run, range)) = run(blocks, head, away, work.wanted.len()) {
+            memory::resize(&mut work.sketches, (range.end - range.start) as usize)?;
             let is_late = loop {
-                match self.file.read_now(offset, &mut work.sketches) {
+                match self.file.read_now(range.start, &mut work.sketches) {
                     Ok(false) => {}
                     result => {
                         // Codes that cannot be read say why.
@@ -241,10 +241,12 @@ impl Source<'_> {
                     break true;
                 }
             };
-            for (block, sketch) in run.iter().zip(work.sketches.chunks_exact_mut(len)) {
-                let share = match blocks.in_file(*block, head) {
+            for block in run {
+                let at = blocks.sketch_of(*block, head).map_or(0, |offset| (offset - range.start) as usize);
+                let sketch = work.sketches.get_mut(at..at + len);
+                let share = match blocks.in_file(*block, head).zip(sketch) {
                     _ if is_late => blocks.score(*block, head).ln(),
-                    Some((known, _)) => share(sketch, known.sum, blocks.shape(), (&work.rows, &work.logs)),
+                    Some(((known, _), sketch)) => share(sketch, known.sum, blocks.shape(), (&work.rows, &work.logs)),
                     None => f32::NEG_INFINITY,
                 };
                 memory::push(&mut work.wanted, Wanted { block: *block, head, share, is_known: !is_late, piece: 0 })?;
@@ -259,9 +261,9 @@ impl Source<'_> {
 
     /// Asks the system for the sketches of these blocks.
     fn ask_sketches(&self, blocks: &Blocks, head: usize, away: &[u32]) {
-        let (mut first, len) = (0, Sketches::bytes(blocks.shape().dims));
-        while let Some((run, offset)) = run(blocks, head, away, first) {
-            self.file.prefetch(offset, run.len() * len);
+        let mut first = 0;
+        while let Some((run, range)) = run(blocks, head, away, first) {
+            self.file.prefetch(range.start, (range.end - range.start) as usize);
             first += run.len();
         }
     }
@@ -291,14 +293,15 @@ impl Source<'_> {
     }
 }
 
-/// The blocks from the `first` of some on whose sketches of a head are side by side in the file, and where these begin.
-fn run<'a>(blocks: &Blocks, head: usize, away: &'a [u32], first: usize) -> Option<(&'a [u32], u64)> {
-    let offset = |block: &u32| blocks.sketch_of(*block, head);
+/// The blocks from the `first` of some on whose sketches of a head are near each other in the file, and the bytes from the first to
+/// the last of these: blocks between them are in memory, and cost less than another read.
+fn run<'a>(blocks: &Blocks, head: usize, away: &'a [u32], first: usize) -> Option<(&'a [u32], Range<u64>)> {
     let (away, len) = (&away[first..], Sketches::bytes(blocks.shape().dims) as u64);
-    let begin = away.first().and_then(offset)?;
-    let follows = |(at, block): (u64, &u32)| offset(block) == Some(begin + at * len);
-    let count = (0..).zip(away).take(GROUP).take_while(|next| follows(*next)).count();
-    Some((&away[..count], begin))
+    let offsets = away.iter().map_while(|block| blocks.sketch_of(*block, head));
+    let begin = offsets.clone().next()?;
+    let near = offsets.take_while(|offset| (begin..begin + GROUP as u64 * len).contains(offset));
+    let (count, last) = near.fold((0, begin), |(count, last), offset| (count + 1, last.max(offset)));
+    Some((&away[..count], begin..last + len))
 }
 
 /// The log of the greatest share of a row, by the bytes of a sketch of codes with a checksum; 0 if they are no such. One that is
