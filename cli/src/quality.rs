@@ -76,7 +76,7 @@ fn method(text: &str) -> Result<Method, String> {
         return Err(format!("{name} is built in with keys of its own; another name expected"));
     }
     let keys = serde_json::from_str(keys).map_err(|e| format!("the keys of {name} are not a JSON object: {e}"))?;
-    Ok(Method { name: name.into(), keys })
+    Ok(Method { name: name.into(), keys, rounding: None })
 }
 
 fn task(text: &str) -> Result<Task, String> {

@@ -1,6 +1,7 @@
 //! A chat: a session with a cache for each layer, and the attention over what the caches have.
 
 use super::attention::{Block, FLASH_BLOCK, Packed, Work};
+use super::rounding::Rounding;
 use crate::head_sums::HeadSums;
 use crate::transformer::{Projected, Shape};
 use mnnkv::arch::PANEL;
@@ -41,6 +42,8 @@ pub(super) struct Chat {
     /// First layer that is measured, if it has no window.
     evicted: usize,
     pub(super) measured: Measured,
+    /// Of rows that are appended.
+    pub(super) rounding: Option<Rounding>,
     work: Work,
     /// K and V of a step, `[head][row][dim]`.
     dense: [Vec<f32>; 2],
@@ -84,6 +87,7 @@ impl Chat {
             layout,
             evicted: first_evicted,
             measured: Measured::default(),
+            rounding: None,
             work: Work::default(),
             dense: Default::default(),
             tile: Vec::new(),
@@ -144,11 +148,15 @@ impl Chat {
     /// Writes the rows of a step behind the tokens of a layer.
     fn append(&mut self, layer: usize, rows: &Projected<'_>, added: usize) -> Result<()> {
         let Shape { kv_heads, dims, .. } = self.shape;
-        let Chat { layout, layers, dense, .. } = self;
+        let Chat { layout, layers, rounding, dense, .. } = self;
         let own = &mut layers[layer];
         let [key, value] = dense;
         by_head(rows.key, kv_heads, dims, key);
         by_head(rows.value, kv_heads, dims, value);
+        if let Some(rounding) = rounding {
+            rounding.keys(key, dims);
+            rounding.values(value);
+        }
         let appended = layout.range(own.len, added as u32)?;
         layout::scatter(&mut own.cache(layout)?, appended, key.as_bytes(), value.as_bytes())?;
         own.len += added as u32;

@@ -1,5 +1,6 @@
 //! The policies that are compared, each a config of a session.
 
+use super::rounding::{Rounding, Type};
 use crate::transformer::Shape;
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::Rows;
@@ -16,6 +17,8 @@ pub struct Method {
     pub name: String,
     /// The keys in which it differs from [`base`].
     pub keys: Keys,
+    /// Rows of K and V are rounded as another program's cache has them, in place of a session's work.
+    pub rounding: Option<Rounding>,
 }
 
 /// The name of the method that evicts nothing, whose losses are those that others are compared with.
@@ -91,7 +94,7 @@ impl Method {
 
     /// Whether sessions evict.
     pub(super) fn evicts(&self) -> bool {
-        self.name != WHOLE && !self.quantises()
+        self.name != WHOLE && self.rounding.is_none() && !self.quantises()
     }
 }
 
@@ -132,11 +135,19 @@ fn least_budget(shape: &Shape, tokens: u64) -> u64 {
 
 /// The built-in methods.
 pub fn methods() -> Vec<Method> {
-    let method = |name: &str, object: Value| Method { name: name.into(), keys: keys(object) };
+    let method = |name: &str, object: Value| Method { name: name.into(), keys: keys(object), rounding: None };
+    let rounded = |name: &str, kind, is_rotated| Method {
+        rounding: Some(Rounding { kind, is_rotated }),
+        ..method(name, json!({}))
+    };
     vec![
         method(WHOLE, json!({})),
         method("recent", json!({ RECENT_KEY: null, "kv_h2o_block_tokens": 1, "kv_h2o_evict_unscored": true })),
         method("mass", json!({ "kv_h2o_prefill_queries": PROMPT_ROWS })),
+        rounded("q8_0", Type::Q8_0, false),
+        rounded("q8_0, rotated", Type::Q8_0, true),
+        rounded("q4_0", Type::Q4_0, false),
+        rounded("q4_0, rotated", Type::Q4_0, true),
         method("k8v4", json!({ QUANT: "k8v4" })),
         method("k4v4", json!({ QUANT: "k4v4" })),
         method("budget", json!({ BUDGET_BYTES: null })),

@@ -9,6 +9,7 @@ mod chat;
 mod items;
 mod methods;
 mod results;
+mod rounding;
 mod run;
 mod tasks;
 
@@ -117,6 +118,10 @@ impl Judge<'_> {
 
 /// Why a model cannot be run with a method.
 fn unfit(method: &Method, shape: &Shape) -> Option<String> {
+    let unit = method.rounding.map_or(1, |rounding| rounding.unit());
+    if !shape.dims.is_multiple_of(unit) {
+        return Some(format!("heads have {} elements; a multiple of {unit} expected", shape.dims));
+    }
     let unfit = method.has_least_budget() && !methods::can_be_bounded(shape);
     unfit.then(|| format!("heads have {} elements, which sessions do not quantise", shape.dims))
 }

@@ -178,6 +178,7 @@ mod tests {
         let method = |name: &str| Method {
             name: name.into(),
             keys: [("kv_quant".to_string(), "k8v4".into())].into_iter().collect(),
+            rounding: None,
         };
         let (whole, other) = (method(WHOLE), method("other"));
         let results = Results::new(&request, &[&whole, &other], Vec::new(), |item, method, _| {

@@ -93,6 +93,7 @@ impl Plan<'_> {
         let config = Value::Object(config).to_string();
         let last = item.tokens.len() - 1;
         let mut chat = Chat::new(shape, &config, last, FIRST_EVICTED.min(shape.layers))?;
+        chat.rounding = self.method.rounding;
         let (width, kv_width) = (shape.heads * shape.dims, shape.kv_heads * shape.dims);
         for (layer, Rows { query, key, value }) in prompt.layers.iter().enumerate() {
             if !self.method.is_bounded() {

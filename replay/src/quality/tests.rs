@@ -246,10 +246,16 @@ fn measured(model: &Model, request: &Request) -> Results {
 fn items_have_the_loss_of_a_plain_pass_and_methods_differ_from_it_as_much_as_they_drop() {
     let tensors = tensors(3, false);
     let model = model("judged", "llama", &tensors);
-    let methods = named(&[WHOLE, "recent", "k8v4", "budget"]);
+    let methods = named(&[WHOLE, "recent", "q4_0", "k8v4", "budget"]);
     let request = Request { methods, items: random_items(3), ratios: vec![3.5], batch: 2 };
     let results = measured(&model, &request);
-    assert_eq!(results.left.len(), 1, "a budget has no blocks of heads of 6 elements: {:?}", results.left);
+    let left: Vec<&str> = results.left.iter().map(|left| left.method.as_str()).collect();
+    assert_eq!(
+        left,
+        ["q4_0", "budget"],
+        "heads of 6 elements have neither groups of 32 nor blocks: {:?}",
+        results.left
+    );
     for (item, row) in request.items.iter().zip(&results.items) {
         let losses = plain_losses(&tensors, None, &item.tokens);
         let expected = item.scored.iter().map(|at| losses[at - 1]).sum::<f64>() / item.scored.len() as f64;
@@ -324,6 +330,22 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
             assert!(!is_measured || measured.resident < measured.logical / 2, "{}", method.name);
         }
     }
+}
+
+/// Of a single token the output is its V.
+#[test]
+fn a_chat_with_a_rounding_attends_to_rounded_rows() {
+    let shape = Shape { dims: 64, ..SHAPE };
+    let mut chat = Chat::new(&shape, "{}", 1, 0).unwrap();
+    chat.rounding = named(&["q4_0"])[0].rounding;
+    let mut value = vec![0.25; 128];
+    // A scale of 0.5 for the first 32 numbers of the second head.
+    (value[64], value[65], value[66]) = (-4.0, 3.9, 0.3);
+    let mut output = vec![0.0; 256];
+    let rows = Projected { query: &[1.0; 256], key: &[1.0; 128], value: &value };
+    chat.step(0, &rows, &mut output).unwrap();
+    assert_eq!(output[128..132], [-4.0, 3.5, 0.5, 0.5]);
+    assert_eq!(output[64..66], [0.25; 2]);
 }
 
 /// The window has raw tokens alone, so that the output is exact; what it has left behind is gone.
