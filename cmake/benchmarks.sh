@@ -59,6 +59,7 @@ section memory build/bin/mnnkv_bench_session memory
 section waits build/bin/mnnkv_bench_session waits
 section compressor cargo bench --locked --package mnn-kv-model --bench compressor
 section demo build/bin/mnnkv_demo
+[ ! -e mnnkv_demo.svg ] || mv mnnkv_demo.svg docs/demo.svg
 section quality make quality
 [ -n "${MODEL:-}" ] || section quality make quality MODEL=gemma TEXTS=8
 # Engines that someone has built; see cmake/engines.sh.

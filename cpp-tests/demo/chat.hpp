@@ -43,14 +43,14 @@ public:
     /// Bytes of K and V.
     double bytes() const { return double(2 * key_.size() * sizeof(half)); }
 
-    /// The queries of a step, with their scale: [query head][dim].
+    /// The queries of a step with a new token, with their scale: [query head][dim].
     ///
     /// The sample has none. The first head of a group asks for tokens like the newest. The second reads an earlier passage,
     /// token by token: every 16 steps another one, which no step before has read.
-    void queries(std::uint32_t layer, std::uint32_t step, float* out) const {
+    void queries(std::uint32_t layer, std::uint32_t token, std::uint32_t step, float* out) const {
         const float sharpness = 0.5f;
         for (std::uint32_t head = 0; head < heads; ++head) {
-            const std::uint32_t like[group] = {prompt + step, passage(layer, head, step / compared) + step % compared};
+            const std::uint32_t like[group] = {token, passage(layer, head, step / compared) + step % compared};
             for (std::uint32_t q = 0; q < group; ++q) {
                 const half* row = key(layer, head) + std::size_t(like[q]) * dims;
                 for (std::uint32_t d = 0; d < dims; ++d) {
@@ -119,7 +119,7 @@ private:
         std::vector<float> scaled(query_heads * dims);
         std::vector<double> query(dims), weights(tokens), row(dims);
         for (std::uint32_t step = 0; step < compared; ++step) {
-            queries(layer, steps - compared + step, scaled.data());
+            queries(layer, tokens - compared + step, steps - compared + step, scaled.data());
             const std::uint32_t length = tokens - compared + step + 1;
             for (std::uint32_t q = head * group; q < (head + 1) * group; ++q) {
                 std::copy_n(&scaled[q * dims], dims, query.begin());

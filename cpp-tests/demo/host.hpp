@@ -20,17 +20,29 @@ public:
         }
     }
 
-    /// Reads the prompt in chunks, without attention: the demo is about steps. Calls after() after each layer of a chunk.
-    template <class After>
-    void prompt(After&& after) {
+    /// Reads the prompt in chunks, without attention: the demo is about steps. Calls after() after each layer of a chunk. The last
+    /// `steps` tokens of a chunk are steps of one token; then see(tokens, the seconds of the median).
+    template <class After, class See>
+    void prompt(std::uint32_t steps, After&& after, See&& see) {
         const std::uint32_t chunk = 256;
+        std::vector<double> times(steps);
         for (std::uint32_t token = 0; token < chat_.prompt; token += chunk) {
-            const std::uint32_t count = std::min(chunk, chat_.prompt - token);
+            const std::uint32_t count = std::min(chunk, chat_.prompt - token) - steps;
             for (std::uint32_t layer = 0; layer < Chat::layers; ++layer) {
                 session_.begin(layer, caches_[layer]);
                 append(layer, token, count);
                 session_.end(layer, caches_[layer], Chat::query_heads, 0);  // 0 rows have attended
                 after();
+            }
+            for (std::uint32_t i = 0; i < steps; ++i) {
+                const double start = seconds();
+                // Those behind the prompt read other passages.
+                decode_all(token + count + i, chat_.steps + token + i, [](const std::vector<float>&) {});
+                times[i] = seconds() - start;
+            }
+            if (steps > 0) {
+                std::sort(times.begin(), times.end());
+                see(token + count + steps, times[steps / 2]);
             }
         }
     }
@@ -38,16 +50,28 @@ public:
     /// One more token. Calls see(outputs of attention) for each layer.
     template <class See>
     void step(std::uint32_t step, See&& see) {
-        for (std::uint32_t layer = 0; layer < Chat::layers; ++layer) {
-            chat_.queries(layer, step, queries_.data());
-            decode(layer, chat_.prompt + step);
-            see(out_);
-        }
+        decode_all(chat_.prompt + step, step, see);
     }
+
+    /// Saves the chat. Returns the bytes written.
+    std::uint64_t save() { return session_.save(caches_); }
+
+    /// Goes on with the chat that another host has saved.
+    void open() { session_.open(caches_); }
 
     const Session& session() const { return session_; }
 
 private:
+    /// All layers and one new token.
+    template <class See>
+    void decode_all(std::uint32_t token, std::uint32_t step, See&& see) {
+        for (std::uint32_t layer = 0; layer < Chat::layers; ++layer) {
+            chat_.queries(layer, token, step, queries_.data());
+            decode(layer, token);
+            see(out_);
+        }
+    }
+
     /// One layer and one new token, in the order of a patched engine.
     void decode(std::uint32_t layer, std::uint32_t token) {
         session_.begin(layer, caches_[layer]);  // 1. tokens leave the cache for few bits, as the config asks

@@ -1,10 +1,12 @@
 // mnn-kv in a small host: host.hpp has the three calls that an engine makes per layer, this file the configs and the
-// table. Decodes the end of a long chat once without mnn-kv, and once with each config.
+// table. Decodes the end of a long chat once without mnn-kv, and once with each config; one chat is saved and opened again.
 //
 //   mnnkv_demo [tokens]
+//
+// Writes a picture to mnnkv_demo.svg in the working folder.
 
 #include "host.hpp"
-#include "table.hpp"
+#include "picture.hpp"
 
 namespace demo {
 
@@ -13,14 +15,20 @@ struct Run {
     bool evicts, drops, exact;  // h2o; tokens are lost; outputs are to the bit those without mnn-kv
 };
 
-/// The budget is less than the chat takes in 8 and 4 bits. The file is in the working folder, while its row runs.
+/// The runs that the picture has, the first ones; and the one with a file, whose chat is saved.
+const std::size_t drawn = 4, saved = 3;
+
+/// The file of a budget, in the working folder while its row runs.
+#define BLOCKS "mnnkv_demo.blocks"
+
+/// The budget is less than the chat takes in 8 and 4 bits.
 std::vector<Run> runs_of(double bytes) {
     const std::string budget = "\"kv_memory_mb\": " + number("%.0f", bytes * 0.24 / 1e6);
     return {
         {"without mnn-kv", "", false, false, true},
         {"\"kv_quant\": \"k8v4\"", "{\"kv_quant\": \"k8v4\"}", false, false, false},
         {budget, "{" + budget + "}", false, true, false},
-        {budget + " with a file", "{" + budget + ", \"kv_memory_file\": \"mnnkv_demo.blocks\"}", false, false, false},
+        {budget + " with a file", "{" + budget + ", \"kv_memory_file\": \"" BLOCKS "\"}", false, false, false},
         // The reference's modes.
         {"h2o, one token in 3.5",
          "{\"kv_h2o_enable\": true, \"kv_h2o_target_lossy_ratio\": 3.5, "
@@ -41,9 +49,19 @@ struct Result {
     double lost, in_file;        // tokens, mean of all layers and heads
     std::vector<float> outputs;  // of the last steps: [step][layer][query head][dim]
     std::string outlook;
+    std::vector<Point> points;
 };
 
-Result measure(const Run& run, const Chat& chat) {
+/// How long a chat takes to be saved, and opened again with its first step.
+struct Saved {
+    double save_ms, written_mb, open_ms, step_ms;
+    std::vector<float> last;  // outputs of the first step
+};
+
+double ms_since(double start) { return (seconds() - start) * 1e3; }
+
+/// is_drawn: steps of the prompt are timed. saved: where not null, the chat is saved before its last step.
+Result measure(const Run& run, const Chat& chat, bool is_drawn, Saved* saved) {
     Result result = {};
     result.outputs.reserve(std::size_t(Chat::compared) * Chat::layers * Chat::query_heads * Chat::dims);
     std::vector<double> times;
@@ -55,8 +73,16 @@ Result measure(const Run& run, const Chat& chat) {
         result.most_mb = std::max(result.most_mb, result.end_mb);
     };
     Host host(chat, run.config, run.evicts);
-    host.prompt(look);
+    host.prompt(is_drawn ? 4 : 0, look, [&](double tokens, double step) {
+        look();
+        result.points.push_back({tokens, result.end_mb, step * 1e3});
+    });
     for (std::uint32_t step = 0; step < chat.steps; ++step) {
+        if (saved != nullptr && step + 1 == chat.steps) {
+            const double start = seconds();
+            saved->written_mb = double(host.save()) / 1e6;
+            saved->save_ms = ms_since(start);
+        }
         const double start = seconds();
         host.step(step, [&](const std::vector<float>& out) {
             if (step >= chat.steps - Chat::compared) {
@@ -77,6 +103,18 @@ Result measure(const Run& run, const Chat& chat) {
     result.in_file = mnnkv_host::json_number_of(memory, "file_tokens") / Chat::layers;
     (void)mnnkv_host::json_text(mnnkv_host::json_member(report, "does"), result.outlook);
     return result;
+}
+
+/// Goes on with a chat that was saved before its last step.
+void reopen(const Run& run, const Chat& chat, Saved& saved) {
+    const double start = seconds();
+    Host host(chat, run.config, run.evicts);
+    host.open();
+    saved.open_ms = ms_since(start);
+    const double begun = seconds();
+    host.step(chat.steps - 1,
+              [&](const std::vector<float>& out) { saved.last.insert(saved.last.end(), out.begin(), out.end()); });
+    saved.step_ms = ms_since(begun);
 }
 
 /// Of outputs against those in f64: relative, the root of the mean square.
@@ -117,18 +155,36 @@ int compare_runs(const Chat& chat) {
     std::vector<Result> results;
     bool sound = true;
     const std::vector<Run> runs = runs_of(chat.bytes());
+    std::vector<Picture::Line> lines;
+    Saved reopened = {};
+    std::remove(BLOCKS);
     for (const Run& run : runs) {
-        std::fprintf(stderr, "run %zu of %zu: %s\n", results.size() + 1, runs.size(), run.name.c_str());
-        results.push_back(measure(run, chat));
+        const std::size_t at = results.size();
+        std::fprintf(stderr, "run %zu of %zu: %s\n", at + 1, runs.size(), run.name.c_str());
+        results.push_back(measure(run, chat, at < drawn, at == saved ? &reopened : nullptr));
         const Result& r = results.back();
+        if (at < drawn) {
+            lines.push_back({run.name, r.points});
+        }
+        if (at == saved) {
+            reopen(run, chat, reopened);
+            const std::size_t step = reopened.last.size();
+            if (!std::equal(r.outputs.end() - std::ptrdiff_t(step), r.outputs.end(), reopened.last.begin())) {
+                std::printf("%s: an opened chat does not go on as it was saved; this must not be\n", run.name.c_str());
+                sound = false;
+            }
+        }
         const double error = error_of(r.outputs, reference);
         table.row({run.name, number("%.1f", r.end_mb), number("%.1f", r.most_mb), number("%.1f", r.median_ms),
                    number("%.1f", r.slowest_ms), number(error < 1e-3 ? "%.5f %%" : "%.1f %%", 100 * error),
                    number("%.0f", r.lost), number("%.0f", r.in_file)});
         sound = is_sound(run, r, error, results[0]) && sound;
     }
+    std::remove(BLOCKS);
     table.print();
-    std::printf("\n");
+    std::printf("\nThe chat with a file was saved in %.0f ms (%.1f MB written). Another session opened it in %.0f ms; its first step took\n"
+                "%.0f ms, and its outputs are to the bit those of the chat that had gone on.\n\n",
+                reopened.save_ms, reopened.written_mb, reopened.open_ms, reopened.step_ms);
     for (std::size_t i = 1; i < runs.size(); ++i) {
         std::printf("%s: %s\n", runs[i].name.c_str(), results[i].outlook.c_str());
     }
@@ -141,7 +197,12 @@ int compare_runs(const Chat& chat) {
         "tokens; relative, the root of the mean square. In these steps every other query head reads a passage, somewhere in\n"
         "the chat, that no step has read before. tokens lost: no step can attend to them again; mean of layers and heads.\n",
         chat.steps - chat.steps / 4, Chat::compared);
-    return sound ? 0 : 1;
+    const char* const picture = "mnnkv_demo.svg";
+    const bool is_drawn = Picture(lines, chat.tokens).write(picture);
+    std::printf("\nMemory and time of a step over the chat: %s%s\n", picture, is_drawn ? "" : " could not be written");
+    std::printf("\nNext: MNN takes a patch, integrations/mnn/README.md. Your own engine takes an hour, docs/adopt.md. What a model would\n"
+                "save and lose: mnnkv size and mnnkv quality, docs/tools.md.\n");
+    return sound && is_drawn ? 0 : 1;
 }
 
 }  // namespace demo

@@ -87,6 +87,27 @@ public:
         }
     }
 
+    /// Saves the chat to the file of its config. Returns the bytes written.
+    std::uint64_t save(const std::vector<PackedCache>& caches) {
+        std::vector<mnnkv_cache> views;
+        for (const PackedCache& cache : caches) {
+            views.push_back(cache.view());
+        }
+        std::uint64_t written = 0;
+        require(session_.save(nullptr, views.data(), static_cast<std::uint32_t>(views.size()), &written), "save");
+        return written;
+    }
+
+    /// Goes on with the chat that was saved: begin writes raw tokens to these caches.
+    void open(std::vector<PackedCache>& caches) {
+        require(session_.open(), "open");
+        for (std::uint32_t layer = 0; layer < caches.size(); ++layer) {
+            std::uint32_t logical = 0, physical = 0;
+            require(session_.lengths(layer, logical, physical), "lengths");
+            caches[layer].set_length(physical);
+        }
+    }
+
     /// What the config does, warnings and numbers as JSON (docs/report.md); "" without mnn-kv.
     std::string report() const {
         std::string text;
