@@ -99,9 +99,9 @@ is_smaller() {
 mnn_row() {
     printf '| %s |' "$1"
     for tokens in $contexts; do
-        prompt=–
-        [ ! -e "$work/$2.$tokens.prompt" ] || prompt=$(printf %.0f "$(median "$work/$2.$tokens.prompt")")
-        printf ' %s / %.0f |' "$prompt" "$(median "$work/$2.$tokens.decode")"
+        # Texts have no speed of prompts.
+        [ ! -e "$work/$2.$tokens.prompt" ] || printf ' %.0f /' "$(median "$work/$2.$tokens.prompt")"
+        printf ' %.0f |' "$(median "$work/$2.$tokens.decode")"
     done
     printf ' %.0f |\n' "$(median "$work/$2.peak")"
 }
@@ -163,10 +163,15 @@ if [ "$1" = mnn ]; then
     mnn_row "mnn-kv, \`\"kv_quant\": \"k8v4\"\`, \`chunk\` 256" k8v4
     mnn_row "mnn-kv, \`\"kv_memory_mb\": 64\`" budget
     mnn_row "mnn-kv, h2o, one token in 3.5, \`chunk\` 256" h2o
-    mnn_row "MNN, a text" float_text
-    mnn_row "MNN, int8, a text" int8_text
-    mnn_row "mnn-kv, \`\"kv_memory_mb\": 64\`, a text" budget_text
-    mnn_row "mnn-kv, \`\"kv_memory_mb\": 24\` with a file, a text" file_text
+    echo
+    echo "## mnn.text: decode tokens/s after a text of so many tokens, and peak MB of the longest, $conditions"
+    echo
+    echo "| run |$(heads) MB |"
+    echo "|---|$(rules)--:|"
+    mnn_row "MNN" float_text
+    mnn_row "MNN, int8 (\`attention_mode\` 10)" int8_text
+    mnn_row "mnn-kv, \`\"kv_memory_mb\": 64\`" budget_text
+    mnn_row "mnn-kv, \`\"kv_memory_mb\": 24\` with a file" file_text
 else
     echo "## llama: decode tokens/s of llama-bench without the backend, with it: ratio, after so many tokens, $conditions"
     echo

@@ -1,109 +1,132 @@
-// The example of README.md; a test keeps the two the same.
+// The examples of README.md; a test keeps them the same.
 
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <mnnkv/session.h>
+#include <string>
 #include <vector>
 
-/// A host with one layer: a packed cache, without an attention of its own.
-struct Host {
-    mnnkv_layout layout = mnnkv_layout();
-    std::vector<std::uint16_t> key, value, query, output;
-    std::uint32_t kv_len = 0, heads = 2;
+static void append(mnnkv_cache& cache, std::uint32_t tokens);
+static void attention(const mnnkv_cache& cache, const mnnkv_attend& attend);
 
-    void append(std::uint32_t tokens);
-    void attention(std::uint32_t layer, std::uint32_t tokens);
-    mnnkv_attend queries(std::uint32_t tokens);
-};
 // [readme]
 #include <mnnkv.hpp>
 
-const char* const config = R"({"kv_memory_mb": 64})";
+mnnkv::status start(mnnkv::session& chat, uint32_t layers) {
+    static const char config[] = R"({"kv_memory_mb": 64, "kv_memory_file": "chat.kv"})";
+    mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
+    options.layers = layers;
+    options.lanes = options.attends = 1;  // this host calls attend, and hands over no sums
+    options.config_json = config;
+    options.config_len = sizeof config - 1;
+    return chat.create(options);
+}
 
-// One step of one layer: append and attention between two calls. A session with options.attends = 1.
-mnnkv::status run(mnnkv::session& session, Host& host, uint32_t layer, uint32_t tokens) {
-    mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
-    cache.layout = &host.layout;
-    cache.key = host.key.data();
-    cache.value = host.value.data();
-    cache.kv_len = host.kv_len;
+// A step of a layer, of one token or a chunk of a prompt. append and attention are your own code. cache: your buffers, their layout
+// and kv_len; attend: queries and output. RoPE needs the position in the chat: you count it, kv_len is only that in the cache.
+mnnkv::status run(mnnkv::session& chat, uint32_t layer, mnnkv_cache& cache, const mnnkv_attend& attend) {
     mnnkv_step step = mnnkv::make<mnnkv_step>();
-    mnnkv::status s = session.begin(layer, cache, step);  // tokens leave the cache for few bits, as the budget asks
+    mnnkv::status s = chat.begin(layer, cache, step);               // old tokens may leave the cache, and kv_len shrinks
     if (!s) return s;
-    host.kv_len = step.kv_len;
-    host.append(tokens);                              // K and V of the new tokens; if buffers have moved, set cache.key, ...
-    cache.kv_len = host.kv_len;
-    if (step.attends) {                               // over all tokens, in the cache or not
-        s = session.attend(layer, 0, 1, cache, host.queries(tokens));
-    } else {                                          // while all are in the cache
-        host.attention(layer, tokens);
-    }
-    return s ? session.end(layer, host.heads, tokens, cache) : s;
+    append(cache, attend.rows);                                     // K and V of the new tokens, from cache.kv_len on
+    cache.kv_len += attend.rows;
+    if (step.attends) s = chat.attend(layer, 0, 1, cache, attend);  // part 0 of 1: the only thread
+    else attention(cache, attend);                                  // all tokens are raw
+    return s ? chat.end(layer, attend.heads, attend.rows, cache) : s;
 }
 // [readme]
 
-void Host::append(std::uint32_t tokens) {
-    // All rows are alike, so it makes no difference where in its block a token lies.
-    kv_len += tokens;
+// [readme]
+mnnkv::status save(mnnkv::session& chat, const std::string& tokens, const mnnkv_cache* caches, uint32_t layers) {
+    mnnkv::status s = chat.put("tokens", tokens.data(), tokens.size());  // your own state
+    return s ? chat.save(nullptr, caches, layers) : s;                   // to kv_memory_file
+}
+mnnkv::status open(mnnkv::session& chat, std::string& tokens) {
+    mnnkv::status s = chat.open();  // chat.lengths has each cache.kv_len, for which begin fills your buffers
+    return s ? chat.get("tokens", tokens) : s;
+}
+// [readme]
+
+// All rows are alike, so it makes no difference where in its block a token lies.
+static void append(mnnkv_cache&, std::uint32_t) {}
+
+static void attention(const mnnkv_cache&, const mnnkv_attend&) {}
+
+/// Prints what failed.
+static bool is_good(const mnnkv::status& status) {
+    if (!status) {
+        std::fprintf(stderr, "%s\n", status.message());
+    }
+    return static_cast<bool>(status);
 }
 
-void Host::attention(std::uint32_t, std::uint32_t) {}
+/// A host of one layer with 2 KV heads of 64.
+struct Host {
+    mnnkv_layout layout = mnnkv::make<mnnkv_layout>();
+    std::vector<std::uint16_t> key, value, query, output;
+    mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
 
-mnnkv_attend Host::queries(std::uint32_t tokens) {
-    query.assign(std::size_t{tokens} * heads * 64, 0x3c00);
-    output.assign(query.size(), 0);
-    mnnkv_attend attend = mnnkv::make<mnnkv_attend>();
-    attend.dtype = MNNKV_DTYPE_F16;
-    attend.heads = heads;
-    attend.rows = tokens;
-    attend.head_dim = 64;
-    attend.causal = 1;
-    attend.queries = query.data();
-    attend.output = output.data();
-    return attend;
-}
+    bool make() {
+        layout.key_dtype = layout.value_dtype = MNNKV_DTYPE_F16;
+        layout.kv_heads = 2;
+        layout.head_dim = 64;
+        layout.e_pack = 12;
+        layout.l_pack = 1;
+        layout.h_pack = 16;
+        layout.flash_block = 64;
+        layout.max_tokens = 80000;
+        std::uint64_t key_bytes = 0, value_bytes = 0;
+        if (mnnkv_layout_check(&layout, &key_bytes, &value_bytes) != MNNKV_OK) {
+            return false;
+        }
+        key.assign(key_bytes / 2, 0x3c00);
+        value.assign(value_bytes / 2, 0x3c00);
+        cache.layout = &layout;
+        cache.key = key.data();
+        cache.value = value.data();
+        return true;
+    }
+
+    mnnkv_attend queries(std::uint32_t tokens) {
+        query.assign(std::size_t{tokens} * 2 * 64, 0x3c00);
+        output.assign(query.size(), 0);
+        mnnkv_attend attend = mnnkv::make<mnnkv_attend>();
+        attend.dtype = MNNKV_DTYPE_F16;
+        attend.heads = 2;
+        attend.rows = tokens;
+        attend.head_dim = 64;
+        attend.causal = 1;
+        attend.queries = query.data();
+        attend.output = output.data();
+        return attend;
+    }
+};
 
 int main() {
+    std::remove("chat.kv");
     Host host;
-    host.layout = mnnkv::make<mnnkv_layout>();
-    host.layout.key_dtype = host.layout.value_dtype = MNNKV_DTYPE_F16;
-    host.layout.kv_heads = 2;
-    host.layout.head_dim = 64;
-    host.layout.e_pack = 12;
-    host.layout.l_pack = 1;
-    host.layout.h_pack = 16;
-    host.layout.flash_block = 64;
-    host.layout.max_tokens = 40000;
-    std::uint64_t key_bytes = 0, value_bytes = 0;
-    if (mnnkv_layout_check(&host.layout, &key_bytes, &value_bytes) != MNNKV_OK) {
-        return 1;
-    }
-    host.key.assign(key_bytes / 2, 0x3c00);
-    host.value.assign(value_bytes / 2, 0x3c00);
-    mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
-    options.layers = 4;
-    options.lanes = 1;
-    options.config_json = config;
-    options.config_len = std::strlen(config);
-    options.attends = 1;
-    mnnkv::session session;
-    if (!session.create(options)) {
-        return 1;
-    }
-    // Tokens of 512 bytes, which a quarter of the budget does not hold: those of the prompt leave in the step behind it.
-    for (int steps = 0; steps < 3; ++steps) {
-        const mnnkv::status s = run(session, host, 2, steps == 0 ? 38000 : 1);
-        if (!s) {
-            std::fprintf(stderr, "%s\n", s.message());
+    std::string tokens;
+    {
+        mnnkv::session chat;
+        if (!host.make() || !is_good(start(chat, 1))) {
+            return 1;
+        }
+        // Tokens of 512 bytes, of which half of the budget does not hold so many: they leave in the step behind them.
+        for (const std::uint32_t rows : {76000u, 1u, 1u}) {
+            if (!is_good(run(chat, 0, host.cache, host.queries(rows)))) {
+                return 1;
+            }
+        }
+        if (!is_good(save(chat, "ids", &host.cache, 1))) {
             return 1;
         }
     }
-    std::uint32_t logical = 0, physical = 0;
-    if (!session.lengths(2, logical, physical)) {
-        return 1;
-    }
+    mnnkv::session chat;
+    std::uint32_t logical = 0;
+    const bool goes_on = is_good(start(chat, 1)) && is_good(open(chat, tokens)) && is_good(chat.lengths(0, logical, host.cache.kv_len)) &&
+                         is_good(run(chat, 0, host.cache, host.queries(1)));
+    std::remove("chat.kv");
     // All values are 1, and their mean.
-    std::printf("%u tokens in the chat, %u in the cache\n", logical, physical);
-    return logical == 38002 && physical < 200 && host.output[0] == 0x3c00 ? 0 : 1;
+    std::printf("%u tokens in the chat, %u in the cache\n", logical, host.cache.kv_len);
+    return goes_on && tokens == "ids" && logical == 76002 && host.cache.kv_len < 200 && host.output[0] == 0x3c00 ? 0 : 1;
 }

@@ -1,10 +1,11 @@
-//! The README's example is the program that cpp-tests builds and runs.
+//! The README's examples are the program that cpp-tests builds and runs.
 
 #[test]
-fn the_example_is_the_one_that_is_compiled() {
+fn the_examples_are_those_that_are_compiled() {
     let readme = include_str!("../../README.md");
     let source = include_str!("../../cpp-tests/quoted/readme.cpp");
-    let example = readme.split("```cpp\n").nth(1).unwrap().split("```").next().unwrap();
-    let compiled = source.split("// [readme]\n").nth(1).unwrap();
-    assert_eq!(example, compiled);
+    let examples: Vec<&str> = readme.split("```cpp\n").skip(1).map(|text| text.split("```").next().unwrap()).collect();
+    let compiled: Vec<&str> = source.split("// [readme]\n").skip(1).step_by(2).collect();
+    assert_eq!(examples, compiled);
+    assert!(examples.len() == 2 && readme.lines().count() < 120, "a reader decides in a minute");
 }
