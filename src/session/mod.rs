@@ -177,6 +177,7 @@ impl Session {
             Some(budget) => budget.outlook(state.tier.as_ref())?,
             None => memory::text(&self.outlook)?,
         };
+        quant::describe(&state.layers, &mut text)?;
         window::describe(&state.layers, &mut text)?;
         Ok(text)
     }

@@ -361,6 +361,15 @@ impl Layer {
     }
 }
 
+/// Adds to the line of what a session does the layers that keep k8v4.
+pub(super) fn describe(layers: &[Layer], text: &mut String) -> Result<()> {
+    let keeps = |layer: &&Layer| layer.quant.as_ref().map(Quant::fewest) == Some(Format::K8V4);
+    match layers.iter().filter(keeps).count() {
+        0 => Ok(()),
+        count => memory::append(text, format_args!("; {count} of {} layers keep K in 8 bits", layers.len())),
+    }
+}
+
 /// The least tokens of a cache that stay raw.
 pub(super) fn least_raw(sink_tokens: u32) -> u32 {
     sink_tokens.saturating_add(RECENT + BLOCK as u32 - 1)

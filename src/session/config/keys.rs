@@ -54,7 +54,7 @@ impl Float for f64 {
     }
 }
 
-/// An array of whole numbers; the default has none. Holds the range of each. Parsed, they ascend.
+/// An array of whole numbers; the default has none. Holds the range of each.
 pub(super) struct Wholes(pub RangeInclusive<u32>);
 
 /// Any text. Holds the default.
@@ -112,7 +112,6 @@ impl KeyType for Wholes {
                 None => bail!(InvalidArgument, "item {at} is {}; {} expected", describe(value), kind.allowed()),
             }
         }
-        numbers.sort_unstable();
         Ok(Some(numbers))
     }
 

@@ -201,6 +201,8 @@ fn layers_of_a_list_keep_k8v4_and_get_the_bytes_for_it() {
                 session.end(layer, 0, 0, Cache::new(&layout, key, value).unwrap(), *kv_len).unwrap();
             }
         }
+        let outlook = session.outlook().unwrap();
+        assert!(outlook.ends_with("; 1 of 2 layers keep K in 8 bits"), "{outlook}");
         let heads = [0, 1].map(|layer| {
             let blocks = session.blocks_for_tests(layer);
             let heads = blocks.iter().flat_map(|(.., heads)| heads).flatten();
