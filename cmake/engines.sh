@@ -95,6 +95,11 @@ is_smaller() {
         fails "$1 takes as much memory as $2: it does not run in its mode"
 }
 
+# mnn_table HEADING
+mnn_table() {
+    printf '## %s\n\n| run |%s MB |\n|---|%s--:|\n' "$1" "$(heads)" "$(rules)"
+}
+
 # mnn_row TEXT ROW
 mnn_row() {
     printf '| %s |' "$1"
@@ -153,10 +158,7 @@ while [ $round -lt "$rounds" ]; do
     echo "round $round of $rounds" >&2
 done
 if [ "$1" = mnn ]; then
-    echo "## mnn: prompt / decode tokens/s of llm_bench after a prompt of so many tokens, and peak MB of the longest, $conditions"
-    echo
-    echo "| run |$(heads) MB |"
-    echo "|---|$(rules)--:|"
+    mnn_table "mnn: prompt / decode tokens/s of llm_bench after a prompt of so many tokens, and peak MB of the longest, $conditions"
     mnn_row "MNN" float
     mnn_row "MNN, \`chunk\` 256" chunk
     mnn_row "MNN, int8 (\`-qa 2\`)" int8
@@ -164,10 +166,7 @@ if [ "$1" = mnn ]; then
     mnn_row "mnn-kv, \`\"kv_memory_mb\": 64\`" budget
     mnn_row "mnn-kv, h2o, one token in 3.5, \`chunk\` 256" h2o
     echo
-    echo "## mnn.text: decode tokens/s after a text of so many tokens, and peak MB of the longest, $conditions"
-    echo
-    echo "| run |$(heads) MB |"
-    echo "|---|$(rules)--:|"
+    mnn_table "mnn.text: decode tokens/s after a text of so many tokens, and peak MB of the longest, $conditions"
     mnn_row "MNN" float_text
     mnn_row "MNN, int8 (\`attention_mode\` 10)" int8_text
     mnn_row "mnn-kv, \`\"kv_memory_mb\": 64\`" budget_text
