@@ -4,6 +4,7 @@ mod budget;
 mod examples;
 mod found;
 mod opened;
+mod shares;
 mod windows;
 
 use crate::attend::tests::{bits, by_format};

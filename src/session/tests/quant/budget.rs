@@ -1,14 +1,14 @@
 //! What a budget holds, beside chats that grow until it holds no more.
 
 use super::*;
-use crate::attend::{BLOCK, Cell, Placed};
+use crate::attend::{Cell, Placed};
 use crate::layout::Rows;
 use crate::session::budget::{Model, room};
 
 const STEP: usize = 16;
 
 /// Of one layer.
-fn model(rows: &Rows) -> Model {
+pub(super) fn model(rows: &Rows) -> Model {
     Model { layers: 1, sizes: rows.into(), k8v4_layers: 0, least_raw: 16 + 95, working: 0, windows: Vec::new() }
 }
 
@@ -175,50 +175,6 @@ fn a_chat_that_takes_more_than_its_budget_is_counted_and_warned_of() {
                 }
             }
             assert_eq!(is_over, name != "gauss", "{name}, steps of {step}");
-        }
-    }
-}
-
-#[test]
-fn layers_of_a_list_keep_k8v4_and_get_the_bytes_for_it() {
-    let layout = layout(Dtype::F16, PACKS[0], 5000);
-    let mut random = Random::new(9);
-    let mut random_bytes = |len: usize| {
-        let numbers: Vec<f32> = (0..len / 2).map(|_| random.unit() as f32).collect();
-        let mut bytes = vec![0; len];
-        narrow(Dtype::F16, Endian::Native, &numbers, &mut bytes);
-        bytes
-    };
-    let [key, value] = [layout.key_bytes(), layout.value_bytes()].map(&mut random_bytes);
-    for config in [r#""kv_quant": "k4v4""#, r#""kv_memory_bytes": 600000"#] {
-        let config = format!(r#"{{{config}, "kv_quant_k8v4_layers": [1]}}"#);
-        let session = Session::with_host(config.as_bytes(), b"", 2, 2, Host { attends: true }).unwrap();
-        let mut caches = [(); 2].map(|()| (key.clone(), value.clone(), 0));
-        for _ in 0..250 {
-            for (layer, (key, value, kv_len)) in (0..).zip(&mut caches) {
-                let begun = session.begin(layer, Some(Cache::new(&layout, key, value).unwrap()), *kv_len).unwrap();
-                *kv_len = begun.kv_len + 16;
-                session.end(layer, 0, 0, Cache::new(&layout, key, value).unwrap(), *kv_len).unwrap();
-            }
-        }
-        let outlook = session.outlook().unwrap();
-        assert!(outlook.ends_with("; 1 of 2 layers keep K in 8 bits"), "{outlook}");
-        let heads = [0, 1].map(|layer| {
-            let blocks = session.blocks_for_tests(layer);
-            let heads = blocks.iter().flat_map(|(.., heads)| heads).flatten();
-            let few = heads.clone().filter(|bytes| bits::by_format(DIMS, bytes).is_some()).count();
-            (heads.count(), few)
-        });
-        let [(all, few), (listed, listed_few)] = heads;
-        assert!(few > all / 2 && listed_few == 0, "{heads:?} of {config}");
-        assert!(all.abs_diff(listed) <= all / 20 && all > 60, "as many tokens: {heads:?} of {config}");
-        let stats = session.memory_stats().unwrap();
-        assert!(stats.budget_bytes == 0 || stats.rung == Rung::Dropping && stats.bytes <= stats.budget_bytes);
-        if stats.budget_bytes > 0 {
-            let working = room(stats.budget_bytes, stats.working_bytes as usize);
-            let model = Model { layers: 2, k8v4_layers: 1, working, ..model(&layout.rows()) };
-            let (holds, found) = (Holds::new(stats.budget_bytes, &model), (all * BLOCK / KV_HEADS) as u64 + 16 + 95);
-            assert!(holds.quantised_tokens.abs_diff(found) <= found / 20, "{found} for {holds:?}");
         }
     }
 }

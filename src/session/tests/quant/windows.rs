@@ -2,8 +2,6 @@
 
 use super::examples::causal;
 use super::*;
-use crate::session::budget::Model;
-use crate::session::window::Window;
 
 /// A host of one layer.
 struct Side {
@@ -204,57 +202,6 @@ fn a_rollback_behind_what_a_window_has_left_is_refused_before_any_layer_changes(
     assert_eq!(session.lengths(1).unwrap(), CacheLengths { logical: 0, physical: 0 });
     let error = session.set_window(None, u32::MAX, 1).unwrap_err();
     assert!(error.message().contains("2147483647 or less together expected"), "{error}");
-}
-
-#[test]
-fn a_budget_gives_windows_what_they_need_and_the_rest_to_the_others() {
-    for (bytes, file) in [(400_000, false), (700_000, true), (1_600_000, false)] {
-        let path = ChatPath::new();
-        let file = if file { format!(r#", "kv_memory_file": "{}""#, path.text()) } else { String::new() };
-        let config = format!(r#"{{"kv_memory_bytes": {bytes}{file}}}"#);
-        let session = Session::with_host(config.as_bytes(), b"", 4, 2, Host { attends: true }).unwrap();
-        (0..3).for_each(|layer| session.set_window(Some(layer), 128, 0).unwrap());
-        let layout = layout(Dtype::F16, PACKS[0], 5000);
-        let mut caches = [(); 4].map(|()| (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()], 0));
-        let mut limits = [None; 2];
-        while limits[1].is_none() {
-            for (layer, (key, value, kv_len)) in (0..).zip(&mut caches) {
-                *kv_len =
-                    session.begin(layer, Some(Cache::new(&layout, key, value).unwrap()), *kv_len).unwrap().kv_len + 16;
-                session.end(layer, 0, 0, Cache::new(&layout, key, value).unwrap(), *kv_len).unwrap();
-            }
-            let (stats, lengths) = (session.memory_stats().unwrap(), session.lengths(3).unwrap());
-            assert!(stats.bytes <= stats.budget_bytes, "{stats:?}");
-            let rungs = [Rung::K8V4, if file.is_empty() { Rung::Dropping } else { Rung::File }];
-            let reached = limits.iter_mut().zip(rungs).filter(|(limit, rung)| limit.is_none() && stats.rung >= *rung);
-            reached.for_each(|(limit, _)| *limit = Some(u64::from(lengths.logical)));
-        }
-        let model = Model {
-            layers: 4,
-            k8v4_layers: 0,
-            sizes: (&layout.rows()).into(),
-            least_raw: 16 + 95,
-            working: session.memory_stats().unwrap().working_bytes as usize,
-            windows: vec![Window { tokens: 128, rollback: 0 }; 3],
-        };
-        let holds = Holds::new(bytes, &model);
-        let [raw, quantised] = limits.map(Option::unwrap);
-        assert!(raw.abs_diff(holds.raw_tokens) <= 96 + raw / 25, "{raw} for {holds:?}");
-        let slack = holds.quantised_tokens / if file.is_empty() { 20 } else { 6 };
-        assert!(quantised.abs_diff(holds.quantised_tokens) <= 128 + slack, "{quantised} for {holds:?}");
-        let whole = Holds::new(bytes, &Model { windows: Vec::new(), ..model });
-        assert!(holds.quantised_tokens > 2 * whole.quantised_tokens, "{holds:?} {whole:?}");
-        for layer in 0..3 {
-            let blocks = session.blocks_for_tests(layer);
-            assert!(blocks.iter().all(|(.., heads)| heads.iter().all(Option::is_some)), "no window loses a block");
-            let seen: Vec<u32> = expand(&session.positions(layer as u32, Some(0)).unwrap()).collect();
-            let length = session.lengths(layer as u32).unwrap().logical;
-            assert!(seen.into_iter().eq(length - 127..length));
-        }
-        let outlook = session.outlook().unwrap();
-        assert!(outlook.ends_with("; 3 of 4 layers attend to the newest 128 tokens, and keep no others"), "{outlook}");
-        assert!(session.report().unwrap().contains(r#"{"layer":1,"window":128,"#));
-    }
 }
 
 #[test]
