@@ -242,11 +242,12 @@ impl Source<'_> {
                 }
             };
             for block in run {
-                let at = blocks.sketch_of(*block, head).map_or(0, |offset| (offset - range.start) as usize);
-                let sketch = work.sketches.get_mut(at..at + len);
-                let share = match blocks.in_file(*block, head).zip(sketch) {
+                let share = match blocks.in_file(*block, head).zip(blocks.sketch_of(*block, head)) {
                     _ if is_late => blocks.score(*block, head).ln(),
-                    Some(((known, _), sketch)) => share(sketch, known.sum, blocks.shape(), (&work.rows, &work.logs)),
+                    Some(((known, _), offset)) => {
+                        let sketch = &mut work.sketches[(offset - range.start) as usize..][..len];
+                        share(sketch, known.sum, blocks.shape(), (&work.rows, &work.logs))
+                    }
                     None => f32::NEG_INFINITY,
                 };
                 memory::push(&mut work.wanted, Wanted { block: *block, head, share, is_known: !is_late, piece: 0 })?;

@@ -15,7 +15,7 @@ pub(super) use ladder::Ladder;
 use super::config::MemoryRules;
 use super::layer::Layer;
 use super::metrics::{Field, numbers};
-use super::quant::{self, Encoding, Quant};
+use super::quant::{self, Encoding};
 use super::step::Spare;
 use super::tier::Tier;
 use super::window::Window;
@@ -52,7 +52,7 @@ pub(super) struct Sizes {
 impl Sizes {
     /// The same in a layer.
     pub(super) fn of(self, layer: &Layer) -> Self {
-        Sizes { fewest: layer.quant.as_ref().map_or(Format::K4V4, Quant::fewest), ..self }
+        Sizes { fewest: layer.fewest(), ..self }
     }
 
     /// Shares are by the bytes of a token, and by those of blocks where they may not have the fewest bits.
@@ -327,9 +327,7 @@ pub(super) fn room(budget: u64, working: usize) -> usize {
 
 /// Those without a window.
 fn k8v4_layers(layers: &[Layer]) -> usize {
-    let is_one =
-        |layer: &&Layer| layer.window.is_none() && layer.quant.as_ref().map(Quant::fewest) == Some(Format::K8V4);
-    layers.iter().filter(is_one).count()
+    layers.iter().filter(|layer| layer.window.is_none() && layer.fewest() == Format::K8V4).count()
 }
 
 /// Tokens of a step that are a prompt's chunk: they leave in the next begin, and nothing is dropped to make room for them.

@@ -10,6 +10,7 @@ use super::sums::{Sums, Wanted};
 use super::tier::Tier;
 use super::tokens::{CacheLengths, Edit, Runs, Tokens};
 use super::window::Window;
+use crate::attend::Format;
 use crate::layout::{self, Cache, Kind, Layout, Rows, TokenRange};
 use crate::status::{Error, Result, bail, error};
 use crate::store::Store;
@@ -404,6 +405,11 @@ impl Layer {
     pub(super) fn sizes(&self) -> Option<Sizes> {
         let rows = self.rows?;
         Some(self.seen_layout().filter(|layout| layout.rows() == rows).map_or((&rows).into(), Sizes::from))
+    }
+
+    /// The fewest bits that a block may have.
+    pub(super) fn fewest(&self) -> Format {
+        self.quant.as_ref().map_or(Format::K4V4, Quant::fewest)
     }
 
     /// Bytes that a token takes in the host's buffers.

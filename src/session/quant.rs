@@ -363,8 +363,7 @@ impl Layer {
 
 /// Adds to the line of what a session does the layers that keep k8v4.
 pub(super) fn describe(layers: &[Layer], text: &mut String) -> Result<()> {
-    let keeps = |layer: &&Layer| layer.quant.as_ref().map(Quant::fewest) == Some(Format::K8V4);
-    match layers.iter().filter(keeps).count() {
+    match layers.iter().filter(|layer| layer.fewest() == Format::K8V4).count() {
         0 => Ok(()),
         count => memory::append(text, format_args!("; {count} of {} layers keep K in 8 bits", layers.len())),
     }

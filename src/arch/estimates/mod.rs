@@ -51,7 +51,7 @@ impl SketchTiles<'_> {
 }
 
 /// The factors of a row for the codes of a stripe.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Weights {
     /// Of the directions whose codes are in the lower halves of two rows of [`CodePair`] each, and of those in the upper ones.
     pub(super) low: [[i8; 2]; STRIPE / 4],
@@ -75,7 +75,7 @@ impl SketchRow {
     /// Of a row's parts along the directions, each rounded to 1 / 127 of the largest.
     pub fn new(parts: &[f32; MOST_DIRECTIONS], base: f32) -> Self {
         let largest = parts.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-        let inverse = if largest > LEAST_PART { 127.0 / largest } else { 0.0 };
+        let (inverse, unit) = if largest > LEAST_PART { (127.0 / largest, largest / 127.0) } else { (0.0, 0.0) };
         let weights = std::array::from_fn(|stripe| {
             let of = |d: usize| (parts[stripe * STRIPE + d] * inverse).round_ties_even() as i8;
             let pair = |at: usize| at / 4 * PANEL + at % 4 * 2;
@@ -84,7 +84,7 @@ impl SketchRow {
             let sum: i32 = (0..STRIPE).map(|d| i32::from(of(d))).sum();
             Weights { low, high, offset: (-8 * sum) as i16 }
         });
-        SketchRow { weights, unit: if largest > LEAST_PART { largest / 127.0 } else { 0.0 }, base }
+        SketchRow { weights, unit, base }
     }
 }
 
