@@ -21,6 +21,6 @@ checkout=$(cd "$1" && pwd)
 . "$here/../common/patches.sh"
 
 judge "$here/llama-server.patch" " Configure with -DLLAMA_MNNKV= and where mnn-kv is installed" "--apply" "$apply" && exit 0
-printf 'llama-server.patch does not fit:\n%s' "$report"
+printf 'llama-server.patch does not fit:\n%s\n' "$report"
 echo "For another version insert the lines by hand: README.md, \"llama-server\", says where each belongs."
 exit 1

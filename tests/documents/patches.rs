@@ -26,7 +26,7 @@ fn patches_in(folder: &Path) -> Vec<(String, String)> {
 const BENCH: &str = "transformers/llm/engine/tools/llm_bench.cpp";
 
 fn is_bench(name: &str) -> bool {
-    name.ends_with("-bench.patch")
+    name == "mnn-bench.patch"
 }
 
 /// Lines that a patch inserts, as (file, line).
@@ -42,15 +42,6 @@ fn inserted(patch: &str) -> Vec<(&str, &str)> {
     lines
 }
 
-#[test]
-fn there_is_a_patch_for_each_version_that_the_readme_names() {
-    let names: Vec<_> = patches().into_iter().map(|(name, _)| name).collect();
-    let expected = ["mnn-3.6.1-bench.patch", "mnn-3.6.1.patch", "mnn-master-bench.patch", "mnn-master.patch"];
-    assert_eq!(names, expected);
-    let readme = fs::read_to_string(folder().join("README.md")).unwrap();
-    assert!(names.iter().all(|name| readme.contains(&format!("`{name}`"))));
-}
-
 /// The bench patch may be applied in either order because it has files of its own.
 #[test]
 fn a_bench_patch_changes_only_the_benchmark() {
@@ -61,10 +52,12 @@ fn a_bench_patch_changes_only_the_benchmark() {
     }
 }
 
-/// Fails for a line that is of another's text.
+/// Fails for a line that is of another's text. git applies patches for upstream, of which a hunk has a line number.
 fn only_inserts(name: &str, patch: &str) {
     for line in patch.lines() {
-        let hunk = line.starts_with("@@ ") && line.ends_with(" @@") && line.contains(",0 +");
+        let place = |text: &str| text.split(' ').all(|hash| hash.len() == 8 && u32::from_str_radix(hash, 16).is_ok());
+        let hunk = line.strip_prefix("@@ ").and_then(|line| line.strip_suffix(" @@"));
+        let hunk = hunk.is_some_and(|hunk| place(hunk) || hunk.contains(",0 +"));
         let header = ["diff --git a/", "index ", "--- a/", "+++ b/"].iter().any(|start| line.starts_with(start));
         assert!(hunk || header || line.starts_with('+'), "{name}: {line}");
     }
@@ -95,7 +88,7 @@ fn patches_insert_as_many_lines_as_the_readmes_say() {
         let count = inserted(&patch).len();
         assert!((1..=150).contains(&count), "{name} inserts {count} lines");
         let claims: &[(PathBuf, String)] = if is_bench(&name) {
-            &[(folder().join("README.md"), format!("optional, {count} lines each"))]
+            &[(folder().join("README.md"), format!("optional, {count} lines"))]
         } else {
             &[
                 (folder().join("README.md"), format!("A patch of {count} inserted lines")),
@@ -140,8 +133,9 @@ fn the_example_of_a_second_host_is_the_one_that_is_compiled() {
     assert_eq!(example, source.split("// [readme]\n").nth(1).unwrap());
 }
 
-const BEFORE: &str = "one\nthree\n";
-const AFTER: &str = "one\ntwo\nthree\n";
+/// A file of an engine, and the same with a patch of two hunks.
+const BEFORE: &str = "one\n\ntwo\n{\nthree\n}\nfour\nfive\nsix\nseven\n";
+const AFTER: &str = "one\n\ntwo\nfirst\n{\nthree\n}\nfour\nfive\nsecond\nsix\nseven\n";
 
 /// A copy of check.sh beside a patch and its bench patch, and a checkout with one file for each.
 struct Checkout {
@@ -151,43 +145,51 @@ struct Checkout {
 impl Checkout {
     /// Below cargo's target folder, so inside this repository: like an MNN without its own in a larger project.
     fn new(name: &str) -> Self {
-        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("check-{name}"));
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("check {name}"));
         let _ = fs::remove_dir_all(&root);
-        let (ours, theirs) = (root.join("kv/integrations/mnn"), root.join("MNN"));
-        fs::create_dir_all(&ours).unwrap();
+        let checkout = Checkout { root };
+        let (ours, theirs) = (checkout.root.join("kv/integrations/mnn"), checkout.file(""));
         let common = ours.with_file_name("common");
-        fs::create_dir_all(&common).unwrap();
-        fs::create_dir_all(theirs.join("include/MNN")).unwrap();
+        for folder in [&ours, &common, &theirs.join("include/MNN")] {
+            fs::create_dir_all(folder).unwrap();
+        }
         fs::copy(folder().join("check.sh"), ours.join("check.sh")).unwrap();
-        fs::copy(folder().join("../common/patches.sh"), common.join("patches.sh")).unwrap();
+        for file in ["patches.sh", "patches.awk"] {
+            fs::copy(folder().join("../common").join(file), common.join(file)).unwrap();
+        }
         let define = "#define MNN_VERSION_MAJOR 9\n#define MNN_VERSION_MINOR 8\n#define MNN_VERSION_PATCH 7\n";
         fs::write(theirs.join("include/MNN/MNNDefine.h"), define).unwrap();
-        let checkout = Checkout { root };
-        for (file, name) in [("code.cpp", "one.patch"), ("bench.cpp", "one-bench.patch")] {
-            fs::write(theirs.join(file), BEFORE).unwrap();
-            let (before, after) = (checkout.hash(BEFORE), checkout.hash(AFTER));
-            let patch = format!(
-                "diff --git a/{file} b/{file}\nindex {before}..{after} 100644\n\
-                 --- a/{file}\n+++ b/{file}\n@@ -1,0 +2,1 @@\n+two\n"
-            );
-            fs::write(ours.join(name), patch).unwrap();
+        for (file, patch) in [("code.cpp", "mnn.patch"), ("bench.cpp", "mnn-bench.patch")] {
+            fs::write(checkout.file(file), AFTER).unwrap();
+            let hunks = format!("--- a/{file}\n+++ b/{file}\n@@ ? ? @@\n+first\n@@ ? ? @@\n+second\n");
+            fs::write(ours.join(patch), hunks).unwrap();
+            fs::write(ours.join(patch), checkout.renewed(patch)).unwrap();
+            fs::write(checkout.file(file), BEFORE).unwrap();
         }
         checkout
-    }
-
-    fn hash(&self, text: &str) -> String {
-        let file = self.root.join("text");
-        fs::write(&file, text).unwrap();
-        let output = Command::new("git").arg("hash-object").arg("--no-filters").arg(file).output().expect("git");
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     fn file(&self, name: &str) -> PathBuf {
         self.root.join("MNN").join(name)
     }
 
-    fn run(command: &str) {
-        assert!(Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.file(name)).unwrap()
+    }
+
+    /// The patch with the places of the checkout, which has its lines.
+    fn renewed(&self, patch: &str) -> String {
+        let ours = self.root.join("kv/integrations");
+        let output = Command::new("awk")
+            .args(["-v", "root=MNN", "-v", "renew=1", "-f"])
+            .args([ours.join("common/patches.awk"), ours.join("mnn").join(patch)])
+            .env("LC_ALL", "C")
+            .current_dir(&self.root)
+            .output()
+            .expect("awk");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        text
     }
 
     /// Exit status, standard output, standard error.
@@ -197,6 +199,20 @@ impl Checkout {
             Command::new("sh").arg(script).args(arguments).current_dir(&self.root).output().unwrap();
         (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
     }
+
+    /// Fails unless code.cpp is refused for this reason, and stays as it is.
+    fn refuses(&self, code: &str, reason: &str) {
+        fs::write(self.file("code.cpp"), code).unwrap();
+        for arguments in [&["MNN"][..], &["--apply", "MNN"], &["--apply", "--bench", "MNN"]] {
+            let (status, said, _) = self.check(arguments);
+            assert_eq!(status, 1, "{said}");
+            assert!(said.contains(&format!("mnn.patch does not fit:\n    {reason}\n")), "{said}");
+            assert!(said.contains("Other versions of MNN"), "{said}");
+        }
+        assert_eq!((self.read("code.cpp").as_str(), self.read("bench.cpp").as_str()), (code, BEFORE));
+        let files = fs::read_dir(self.file("")).unwrap().count();
+        assert_eq!(files, 3, "files of a refused patch are left behind");
+    }
 }
 
 #[test]
@@ -204,72 +220,95 @@ fn check_applies_the_patches_that_fit() {
     let checkout = Checkout::new("fits");
     let (status, said, _) = checkout.check(&["MNN"]);
     assert_eq!(status, 0, "{said}");
-    assert!(said.starts_with("MNN 9.8.7 in "), "{said}");
+    assert!(said.starts_with("MNN 9.8.7 or later in "), "{said}");
     let commands: Vec<_> = said.lines().filter(|line| line.contains("check.sh --apply ")).collect();
     assert!(commands.len() == 2 && commands[1].contains(" --apply --bench "), "{said}");
-    assert!(!said.contains("git "), "git alone would patch any version: {said}");
+    assert_eq!(checkout.read("code.cpp"), BEFORE);
 
-    Checkout::run(commands[0]);
-    let read = |file| fs::read_to_string(checkout.file(file)).unwrap();
-    assert_eq!((read("code.cpp").as_str(), read("bench.cpp").as_str()), (AFTER, BEFORE));
+    assert_eq!(checkout.check(&["--apply", "MNN"]).0, 0);
+    assert_eq!((checkout.read("code.cpp").as_str(), checkout.read("bench.cpp").as_str()), (AFTER, BEFORE));
     let (status, said, _) = checkout.check(&["MNN"]);
     assert_eq!(status, 0, "{said}");
-    let next = said.lines().find_map(|line| line.strip_prefix("one.patch is applied. Configure with -DMNN_KV="));
-    assert!(next.is_some_and(|path| path.ends_with("/kv")) && said.contains("one-bench.patch fits."), "{said}");
+    let next = said.lines().find_map(|line| line.strip_prefix("mnn.patch is applied. Configure with -DMNN_KV="));
+    assert!(next.is_some_and(|path| path.ends_with("/kv")) && said.contains("mnn-bench.patch fits."), "{said}");
 
-    Checkout::run(commands[1]);
-    assert_eq!(read("bench.cpp"), AFTER);
-    for arguments in [&["MNN"][..], &["--apply", "--bench", "MNN"]] {
-        let (status, said, _) = checkout.check(arguments);
-        assert_eq!(status, 0, "{said}");
-        assert!(said.contains("one.patch is applied.") && said.contains("one-bench.patch is applied."), "{said}");
-        assert!(!said.contains("--apply"), "{said}");
+    assert_eq!(checkout.check(&["--apply", "--bench", "MNN"]).0, 0);
+    assert_eq!(checkout.read("bench.cpp"), AFTER);
+    let (status, said, _) = checkout.check(&["MNN"]);
+    assert_eq!(status, 0, "{said}");
+    assert!(said.contains("mnn.patch is applied.") && said.contains("mnn-bench.patch is applied."), "{said}");
+    assert!(!said.contains("--apply"), "{said}");
+}
+
+/// Lines elsewhere, other spaces at the ends of lines and other blank lines are another version with the same places.
+#[test]
+fn a_patch_fits_every_version_with_the_same_lines_around() {
+    let checkout = Checkout::new("moved");
+    fs::write(checkout.file("code.cpp"), format!("new\nlines\n{}", BEFORE.replace("two\n", "\ttwo \r\n\n"))).unwrap();
+    assert_eq!(checkout.check(&["--apply", "MNN"]).0, 0);
+    let expected = "new\nlines\none\n\n\ttwo \r\nfirst\n\n{\nthree\n}\nfour\nfive\nsecond\nsix\nseven\n";
+    assert_eq!(checkout.read("code.cpp"), expected);
+}
+
+/// A second line of hashes is the same place in another version.
+#[test]
+fn a_hunk_may_have_the_places_of_several_versions() {
+    let checkout = Checkout::new("versions");
+    let patch = checkout.root.join("kv/integrations/mnn/mnn.patch");
+    let old = fs::read_to_string(&patch).unwrap();
+    fs::write(checkout.file("code.cpp"), AFTER.replace("seven", "eight")).unwrap();
+    let (new, mut both) = (checkout.renewed("mnn.patch"), String::new());
+    for (old, new) in old.lines().zip(new.lines()) {
+        both.push_str(&if old == new { format!("{old}\n") } else { format!("{old}\n{new}\n") });
+    }
+    assert_ne!(old, new);
+    fs::write(&patch, both).unwrap();
+    for version in ["seven", "eight"] {
+        fs::write(checkout.file("code.cpp"), BEFORE.replace("seven", version)).unwrap();
+        assert_eq!(checkout.check(&["--apply", "MNN"]).0, 0, "{version}");
+        assert_eq!(checkout.read("code.cpp"), AFTER.replace("seven", version));
     }
 }
 
 #[test]
-fn check_calls_a_commit_after_a_release_by_its_hash() {
-    let checkout = Checkout::new("versions");
-    let git = |command: &str| {
-        let who = "-c user.name=a -c user.email=a@b";
-        Checkout::run(&format!("cd {} && git {who} {command} >/dev/null", checkout.root.join("MNN").display()));
-    };
-    for command in ["init -q", "add -A", "commit -qm one", "tag 9.8.7"] {
-        git(command);
-    }
-    assert!(checkout.check(&["MNN"]).1.starts_with("MNN 9.8.7 in "));
-    git("commit --allow-empty -qm two");
-    let said = checkout.check(&["MNN"]).1;
-    assert!(said.starts_with("MNN master (commit "), "{said}");
+fn check_refuses_a_place_that_is_not_the_one_of_the_patch() {
+    let checkout = Checkout::new("differs");
+    let others = "code.cpp: the lines around hunk 2 are others in this version";
+    checkout.refuses(&BEFORE.replace("six", "6"), others);
+    checkout.refuses(&BEFORE.replace("five\n", "five\nfive and a half\n"), others);
+    checkout.refuses(&BEFORE.replace('{', "{{"), "code.cpp: the lines around hunk 1 are others in this version");
+    let twice = format!("{BEFORE}four\nfive\nsix\nseven\n");
+    checkout.refuses(&twice, "code.cpp: the lines around hunk 2 are in several places in this version");
+    checkout.refuses(&AFTER.replace("first\n", ""), "1 of 2 hunks are in already: undo them with git checkout");
+    let elsewhere = format!("{}second\n", AFTER.replace("second\n", ""));
+    checkout.refuses(&elsewhere, "code.cpp: has hunk 2 in another place");
+    checkout.refuses("", "code.cpp: is missing");
 }
 
 #[test]
 fn check_reports_a_bench_patch_that_does_not_fit() {
-    let checkout = Checkout::new("bench-differs");
+    let checkout = Checkout::new("bench");
     fs::write(checkout.file("bench.cpp"), "zero\n").unwrap();
     let (status, said, _) = checkout.check(&["MNN"]);
     assert_eq!(status, 0, "the patch itself fits: {said}");
-    assert!(said.contains("one.patch fits.") && !said.contains("one-bench.patch fits"), "{said}");
-    assert!(said.contains("one-bench.patch does not fit:\n    bench.cpp is another version\n"), "{said}");
+    assert!(said.contains("mnn.patch fits.") && !said.contains("mnn-bench.patch fits"), "{said}");
+    assert!(
+        said.contains("mnn-bench.patch does not fit:\n    bench.cpp: the lines around hunk 1 are others"),
+        "{said}"
+    );
+    assert_eq!(checkout.check(&["--apply", "--bench", "MNN"]).0, 1);
 }
 
+/// Their line numbers would put the lines at a wrong place of any other version.
 #[test]
-fn check_refuses_a_version_that_git_would_patch_blindly() {
-    let checkout = Checkout::new("differs");
-    fs::write(checkout.file("code.cpp"), "zero\none\nthree\n").unwrap();
-    for arguments in [&["MNN"][..], &["--apply", "MNN"], &["--apply", "--bench", "MNN"]] {
-        let (status, said, _) = checkout.check(arguments);
-        assert_eq!(status, 1, "{said}");
-        assert!(said.contains("one.patch does not fit:\n    code.cpp is another version\n"), "{said}");
-        assert!(said.contains("Other versions of MNN"), "{said}");
+fn git_and_patch_do_not_apply_a_patch_by_themselves() {
+    let checkout = Checkout::new("git");
+    for command in ["git apply --unidiff-zero", "git apply", "patch -p1 -i"] {
+        let patch = checkout.root.join("kv/integrations/mnn/mnn.patch");
+        let command = format!("cd '{}' && {command} '{}'", checkout.file("").display(), patch.display());
+        assert!(!Command::new("sh").args(["-c", &command]).output().unwrap().status.success(), "{command}");
     }
-    assert_eq!(fs::read_to_string(checkout.file("code.cpp")).unwrap(), "zero\none\nthree\n");
-    assert_eq!(fs::read_to_string(checkout.file("bench.cpp")).unwrap(), BEFORE);
-
-    fs::remove_file(checkout.file("code.cpp")).unwrap();
-    let (status, said, _) = checkout.check(&["MNN"]);
-    assert_eq!(status, 1, "{said}");
-    assert!(said.contains("code.cpp is missing"), "{said}");
+    assert_eq!(checkout.read("code.cpp"), BEFORE);
 }
 
 #[test]
