@@ -1,7 +1,8 @@
 // A backend of ggml that computes GGML_OP_FLASH_ATTN_EXT of few query rows, those of a decode, with mnnkv_rows_attend.
 //
 // It has no memory of its own: like ggml's BLAS backend it is an accelerator on the CPU's buffers, and the scheduler of
-// llama.cpp gives it the nodes that supports_op accepts. README.md says how to build and load it.
+// llama.cpp gives it the nodes that supports_op accepts. README.md says how to build and load it. A build is for the version of
+// ggml's backend API (GGML_BACKEND_API_VERSION) that its headers have; ggml refuses one of another.
 
 #define GGML_BACKEND_DL
 #include <ggml-backend-impl.h>
@@ -13,6 +14,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <vector>
 
@@ -51,6 +53,16 @@ void set_slopes(std::vector<float> & slopes, float max_bias) {
         slopes[head] = h < power_of_two ? std::pow(2.0f, -max_bias / power_of_two * (h + 1))
                                         : std::pow(2.0f, -max_bias / 2 / power_of_two * (2 * (h - power_of_two) + 1));
     }
+}
+
+// One line on the first step of the process, so that a user sees that the backend computes.
+void announce(const ggml_tensor * node) {
+    static std::once_flag once;
+    std::call_once(once, [node] {
+        const ggml_tensor *k = node->src[1], *v = node->src[2];
+        std::fprintf(stderr, "ggml-mnnkv: attends in steps of up to %d tokens (K %s, V %s, head_dim %d)\n", static_cast<int>(most_rows),
+                     ggml_type_name(k->type), ggml_type_name(v->type), static_cast<int>(k->ne[0]));
+    });
 }
 
 // The node as a step of mnnkv for each of its streams.
@@ -176,6 +188,15 @@ bool takes(const ggml_tensor * node) {
 
 // The backend.
 
+// Graphs of the first API have no nodes that are not to be computed.
+bool is_wanted(const ggml_tensor * node) {
+#if GGML_BACKEND_API_VERSION >= 2
+    return (node->flags & GGML_TENSOR_FLAG_COMPUTE) != 0;
+#else
+    return node->op != GGML_OP_NONE;
+#endif
+}
+
 const char * backend_name(ggml_backend_t) { return "MNNKV"; }
 
 void backend_free(ggml_backend_t backend) {
@@ -188,9 +209,10 @@ ggml_status backend_compute(ggml_backend_t backend, ggml_cgraph * graph) {
     for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
         const ggml_tensor * node = ggml_graph_node(graph, i);
         // Between the nodes of a split there may be views, which compute nothing.
-        if (node->op != GGML_OP_FLASH_ATTN_EXT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
+        if (node->op != GGML_OP_FLASH_ATTN_EXT || !is_wanted(node)) {
             continue;
         }
+        announce(node);
         mnnkv_status status = MNNKV_OUT_OF_MEMORY;
         try {
             describe(node, own);
@@ -217,12 +239,21 @@ void device_memory(ggml_backend_dev_t, size_t * free, size_t * total) { *free = 
 
 enum ggml_backend_dev_type device_type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; }
 
+// With the device's layers on the CPU's buffers weights stay in the mapped file. Older headers have no such field.
+template <typename Caps>
+auto maps(Caps & caps, int) -> decltype(caps.mmap_support, void()) {
+    caps.mmap_support = true;
+}
+template <typename Caps>
+void maps(Caps &, long) {}
+
 void device_props(ggml_backend_dev_t device, ggml_backend_dev_props * props) {
     *props = {};
     props->name = device_name(device);
     props->description = device_description(device);
     props->type = device_type(device);
     props->caps.buffer_from_host_ptr = true;
+    maps(props->caps, 0);
 }
 
 ggml_backend_t device_backend(ggml_backend_dev_t device, const char *) {
@@ -282,6 +313,10 @@ ggml_backend_reg_t registry() {
     return &registry;
 }
 
+// ggml does not load a backend whose score is 0: this one on a CPU that has no kernels here.
+int score() { return mnnkv_rows_supported() != 0 ? 1 : 0; }
+
 }  // namespace
 
 GGML_BACKEND_DL_IMPL(registry)
+GGML_BACKEND_DL_SCORE_IMPL(score)
