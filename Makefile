@@ -64,7 +64,8 @@ help:
 	@echo "make setup    install the missing tools of the tests"
 	@echo "make dist     tarballs of the last commit in build/dist: sources with SBOMs, and crates"
 	@echo "make dist-binaries"
-	@echo "              tarballs of the built libraries in build/dist, for x86-64 and aarch64 Linux"
+	@echo "              tarballs of the built libraries in build/dist, for x86-64 and aarch64 Linux; GGML=\"FOLDER...\", checkouts"
+	@echo "              of llama.cpp: with the backend of ggml in them, and as a wheel for llama-cpp-python"
 	@echo "make packages build every package and use it, in empty Debian roots where it can; needs root"
 	@echo "make reproducible"
 	@echo "              build tarballs and library twice, in different folders, and compare the bytes"
@@ -214,8 +215,9 @@ lint:
 dist:
 	@packaging/dist.sh "$(BUILD)/dist"
 
+GGML ?=
 dist-binaries:
-	@packaging/binaries.sh "$(BUILD)/dist"
+	@GGML="$(GGML)" packaging/binaries.sh "$(BUILD)/dist"
 
 packages: dist
 	@packaging/packages.sh "$(BUILD)/dist" "$(BUILD)/packages"

@@ -2,7 +2,9 @@
 # For aarch64, on a Debian machine with another CPU:
 #
 #   aarch64.sh                   runs the tests of Rust, C and C++ under qemu
-#   aarch64.sh install PREFIX    builds both libraries, and installs them, without debug information, below PREFIX
+#   aarch64.sh install PREFIX [OPTION...]
+#                                builds the libraries, with options of CMake, and installs them, without debug information,
+#                                below PREFIX
 #
 # Installs and prints missing tools: those of `make test` through setup.sh; GCC for aarch64, qemu-user and the LLVM of
 # Debian's rustc with apt-get. That rustc, Rust's standard libraries, GoogleTest and libzstd for aarch64 are unpacked in
@@ -91,8 +93,8 @@ configure() {
 
 case ${1-} in
 "") "$setup" test ;;
-install) [ $# -eq 2 ] || fail "usage: aarch64.sh install PREFIX" ;;
-*) fail "usage: aarch64.sh [install PREFIX]" ;;
+install) [ $# -ge 2 ] || fail "usage: aarch64.sh install PREFIX [OPTION...]" ;;
+*) fail "usage: aarch64.sh [install PREFIX [OPTION...]]" ;;
 esac
 if ! present; then
     [ -z "${MNNKV_NO_INSTALL-}" ] || fail "missing: g++-aarch64-linux-gnu, qemu-user, or build/aarch64/root"
@@ -104,9 +106,11 @@ cmake=$("$setup" which cmake)
 ctest=$("$setup" which ctest)
 jobs=$(getconf _NPROCESSORS_ONLN)
 if [ "${1-}" = install ]; then
-    configure "$out/install"
+    prefix=$2
+    shift 2
+    configure "$out/install" "$@"
     "$cmake" --build "$out/install" --parallel "$jobs"
-    "$cmake" --install "$out/install" --strip --prefix "$2"
+    "$cmake" --install "$out/install" --strip --prefix "$prefix"
     exit
 fi
 
