@@ -146,7 +146,7 @@ public:
     }
 
     /// The same with only a config. `attends` is 0: kv_quant has no effect, nor has a budget.
-    status create(const char* config_json, std::size_t len, std::uint32_t layers, std::uint32_t lanes) noexcept {
+    status create(const char* config_json, std::size_t len, std::uint32_t layers, std::uint32_t lanes = 1) noexcept {
         mnnkv_session_options options = mnnkv_session_options();
         options.layers = layers;
         options.lanes = lanes;

@@ -26,7 +26,6 @@ public:
         if (!config.empty()) {
             mnnkv_session_options options = {};
             options.layers = layers;
-            options.lanes = 1;
             options.config_json = config.data();
             options.config_len = config.size();
             options.attends = 1;  // it calls attend where the session asks for it

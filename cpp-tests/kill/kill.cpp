@@ -70,7 +70,7 @@ public:
         cache.value = value_.data();
         mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
         options.abi_version = MNNKV_ABI_VERSION;
-        options.layers = options.lanes = 1;
+        options.layers = 1;
         options.config_json = config;
         options.config_len = sizeof config - 1;
         OK(mnnkv_session_create(&options, &session));

@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
     memset(&options, 0, sizeof options);
     options.struct_size = sizeof options;
     options.abi_version = MNNKV_ABI_VERSION;
-    options.layers = options.lanes = 1;
+    options.layers = 1;
     check("nothing is loaded", strcmp(mnnkv_last_error(), "libmnnkv is not loaded") == 0);
     check("a session", mnnkv_session_create(&options, &session) == MNNKV_UNSUPPORTED && !session);
     check("a number", mnnkv_abi_version() == 0 && mnnkv_gear_bound(100, MNNKV_DTYPE_F16) == 0);

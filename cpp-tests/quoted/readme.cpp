@@ -16,7 +16,7 @@ mnnkv::status start(mnnkv::session& chat, uint32_t layers) {
     static const char config[] = R"({"kv_memory_mb": 64, "kv_memory_file": "chat.kv"})";
     mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
     options.layers = layers;
-    options.lanes = options.attends = 1;  // this host calls attend, and hands over no sums
+    options.attends = 1;  // this host calls attend, and hands over no sums
     options.config_json = config;
     options.config_len = sizeof config - 1;
     return chat.create(options);

@@ -105,7 +105,6 @@ int main() {
         "kv_h2o_recent_tokens": 64, "kv_h2o_block_tokens": 16, "kv_lossless_enable": true,
         "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store"})";
     config.layers = layers;
-    config.lanes = 1;
     config.logs = false;
     config.print = &print;
     mnnkv_host::model_session model(config);

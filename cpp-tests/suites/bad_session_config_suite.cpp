@@ -60,7 +60,7 @@ TEST_F(BadSessionConfig, ArgumentsAreChecked) {
                     {bad, "out", create("{}", 2, 1, 1, abi, misaligned(two[0].get()))},
                     {bad, "layers", create("{}", 2, 0, 1, abi, out_.get())},
                     {bad, "layers", create("{}", 2, UINT32_MAX, 1, abi, out_.get())},
-                    {bad, "lanes", create("{}", 2, 1, 0, abi, out_.get())},
+                    {bad, "lanes", create("{}", 2, 1, 1025, abi, out_.get())},
                     {bad, "lanes", create("{}", 2, 1, UINT32_MAX, abi, out_.get())},
                     {MNNKV_UNSUPPORTED, "abi_version", create("{}", 2, 1, 1, 0, out_.get())},
                     {MNNKV_UNSUPPORTED, "abi_version", create("{}", 2, 1, 1, abi + 1, out_.get())},

@@ -75,7 +75,6 @@ inline void quantise(std::vector<numbers>& tokens, std::size_t first) {
 inline mnnkv::session made(const std::string& config) {
     mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
     options.layers = layers;
-    options.lanes = 1;
     options.config_json = config.data();
     options.config_len = config.size();
     options.attends = 1;

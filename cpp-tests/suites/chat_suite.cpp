@@ -40,7 +40,6 @@ protected:
     static mnnkv::session of_model(const std::string& config, const std::string& model) {
         mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
         options.layers = layers;
-        options.lanes = 1;
         options.config_json = config.data();
         options.config_len = config.size();
         options.fingerprint = model.data();

@@ -70,7 +70,7 @@ TEST(ForkedFiles, AChildLeavesFilesOfItsParentAsTheyAre) {
     SEEDED_DICE(random, 1704);
     mnnkv_session_options how = mnnkv::make<mnnkv_session_options>();
     const std::string config = "{\"kv_memory_bytes\": 900000, \"kv_memory_file\": \"" + blocks + "\"}";
-    how.layers = how.lanes = how.attends = 1;
+    how.layers = how.attends = 1;
     how.config_json = config.data();
     how.config_len = config.size();
     mnnkv::session session;

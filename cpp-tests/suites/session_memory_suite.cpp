@@ -155,7 +155,7 @@ TEST_F(ResidentHost, TakesTheBytesOfQuantisedTokensAndLittleElse) {
     const std::string config = R"({"kv_quant": "k8v4"})";
     mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
     options.layers = some;
-    options.lanes = options.attends = 1;
+    options.attends = 1;
     options.config_json = config.data();
     options.config_len = config.size();
     ASSERT_TRUE(ok(session_.create(options).code()));

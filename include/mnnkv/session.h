@@ -75,7 +75,7 @@ typedef struct mnnkv_session_options {
     uint32_t struct_size;       ///< sizeof(mnnkv_session_options)
     uint32_t abi_version;       ///< MNNKV_ABI_VERSION
     uint32_t layers;            ///< Layers with a cache of their own, 1 to 4,096; others are never passed.
-    uint32_t lanes;             ///< Threads that call mnnkv_session_block_sums (h2o.h), 1 to 1,024; 1 if none does.
+    uint32_t lanes;             ///< Threads of your attention, up to 1,024 (lanes of h2o.h; workers leave them cores); 0 = 1.
     const char *config_json;    ///< A JSON object; NULL = {}. docs/config.md lists the keys.
     size_t config_len;          ///< Bytes of config_json, which needs no terminating zero.
     const char *defaults_json;  ///< Your defaults for keys that config_json lacks; NULL = {}. They cause no warnings.

@@ -151,7 +151,7 @@ pub struct mnnkv_session_options {
     pub abi_version: u32,
     /// Layers with a cache of their own, 1 to 4,096; others are never passed.
     pub layers: u32,
-    /// Threads that call mnnkv_session_block_sums (h2o.h), 1 to 1,024; 1 if none does.
+    /// Threads of your attention, up to 1,024 (lanes of h2o.h; workers leave them cores); 0 = 1.
     pub lanes: u32,
     /// A JSON object; NULL = {}. docs/config.md lists the keys.
     pub config_json: *const c_char,
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn mnnkv_session_create(
             pointer::reserved(&[options.reserved], "options")?;
             let host = Host { attends: options.attends == 1 };
             let model = pointer::input_bytes(options.fingerprint, options.fingerprint_len, "fingerprint")?;
-            let session = Session::for_model(config, defaults, options.layers, options.lanes, host, model)?;
+            let session = Session::for_model(config, defaults, options.layers, options.lanes.max(1), host, model)?;
             Ok(mnnkv_session { session })
         })
     })
@@ -262,7 +262,7 @@ mod tests {
             let create = |layers, lanes, abi, out| mnnkv_session_create(&options(layers, lanes, abi), out);
             assert_eq!(create(2, 1, MNNKV_ABI_VERSION + 1, &mut session), MNNKV_UNSUPPORTED);
             assert_eq!(create(0, 1, MNNKV_ABI_VERSION, &mut session), MNNKV_INVALID_ARGUMENT);
-            assert_eq!(create(1, 0, MNNKV_ABI_VERSION, &mut session), MNNKV_INVALID_ARGUMENT);
+            assert_eq!(create(1, 1025, MNNKV_ABI_VERSION, &mut session), MNNKV_INVALID_ARGUMENT);
             assert_eq!(create(u32::MAX, 1, MNNKV_ABI_VERSION, &mut session), MNNKV_INVALID_ARGUMENT);
         }
         assert!(session.is_null());
