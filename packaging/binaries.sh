@@ -61,6 +61,10 @@ for target in ${TARGETS:-x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu}; do
     echo "binaries: $target needs glibc $(glibc_of "$work/$name/lib/libmnnkv.so")"
     files=$name.tar.xz
     if [ -n "$ggml" ]; then
+        # A shared library may lack functions, which a program would find out when it loads it: ggml has its own, but not ours.
+        for file in "$work/$name"/lib/ggml-*/*.so; do
+            ! readelf --dyn-syms --wide "$file" | grep -q ' UND mnnkv_' || fail "$file lacks functions of libmnnkv_llama"
+        done
         glibc=$(for file in "$work/$name"/lib/ggml-*/*.so; do glibc_of "$file"; done | sort -V | tail -n 1)
         platform=manylinux_$(echo "$glibc" | tr . _)_${target%%-*}
         files="$files $(basename "$(python3 packaging/wheel.py "$version" "$platform" "$work/$name/lib" "$out")")"
