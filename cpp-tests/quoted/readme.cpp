@@ -16,7 +16,7 @@ mnnkv::status start(mnnkv::session& chat, uint32_t layers) {
     static const char config[] = R"({"kv_memory_mb": 64, "kv_memory_file": "chat.kv"})";
     mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
     options.layers = layers;
-    options.attends = 1;  // this host calls attend, and hands over no sums
+    options.attends = 1;  // mnn-kv computes the attention where a step says so
     options.config_json = config;
     options.config_len = sizeof config - 1;
     return chat.create(options);
@@ -26,7 +26,7 @@ mnnkv::status start(mnnkv::session& chat, uint32_t layers) {
 // and kv_len; attend: queries and output. RoPE needs the position in the chat: you count it, kv_len is only that in the cache.
 mnnkv::status run(mnnkv::session& chat, uint32_t layer, mnnkv_cache& cache, const mnnkv_attend& attend) {
     mnnkv_step step = mnnkv::make<mnnkv_step>();
-    mnnkv::status s = chat.begin(layer, cache, step);               // old tokens may leave the cache, and kv_len shrinks
+    mnnkv::status s = chat.begin(layer, cache, step);               // mnn-kv may take old tokens over, so that kv_len shrinks
     if (!s) return s;
     append(cache, attend.rows);                                     // K and V of the new tokens, from cache.kv_len on
     cache.kv_len += attend.rows;
@@ -42,7 +42,7 @@ mnnkv::status save(mnnkv::session& chat, const std::string& tokens, const mnnkv_
     return s ? chat.save(nullptr, caches, layers) : s;                   // to kv_memory_file
 }
 mnnkv::status open(mnnkv::session& chat, std::string& tokens) {
-    mnnkv::status s = chat.open();  // chat.lengths has each cache.kv_len, for which begin fills your buffers
+    mnnkv::status s = chat.open();  // then set each cache.kv_len by chat.lengths: its first begin fills your buffers
     return s ? chat.get("tokens", tokens) : s;
 }
 // [readme]
