@@ -417,8 +417,7 @@ public:
             return MNNKV_OK;
         }
         if (failed_.load(std::memory_order_acquire)) {
-            model_.say(model_session::of_layer(number_, failure_text_));
-            return failure_code_;
+            return failed(failure_code_, failure_text_);
         }
         std::string why = "a tile was refused";
         if (!refused_.load(std::memory_order_relaxed)) {
@@ -430,14 +429,12 @@ public:
             why = ended.message();
             if (step_.attends != 0) {
                 // The output is not whole. The next begin aborts the step.
-                model_.say(model_session::of_layer(number_, why));
-                return ended.code();
+                return failed(ended.code(), why);
             }
         }
         const mnnkv::status ended = model_.session.end(number_, 0, 0, cache);
         if (!ended) {
-            model_.say(model_session::of_layer(number_, ended.message()));
-            return ended.code();
+            return failed(ended.code(), ended.message());
         }
         open_ = false;
         model_.say_once("a step goes without scores: " + why);
@@ -446,11 +443,7 @@ public:
 
     /// Ends the attention of rows of another layer. Returns the code of a failure, with the reason printed.
     mnnkv_status end_reader() {
-        if (!failed_.exchange(false)) {
-            return MNNKV_OK;
-        }
-        model_.say(model_session::of_layer(number_, failure_text_));
-        return failure_code_;
+        return failed_.exchange(false) ? failed(failure_code_, failure_text_) : MNNKV_OK;
     }
 
     /// As mnnkv_session_window, between steps.
@@ -571,6 +564,12 @@ private:
             pairs_.push_back(static_cast<std::int32_t>(part.second));
         }
         return model_.session.keep(number_, pairs_.data(), kept.size(), cache);
+    }
+
+    /// Prints why the layer has failed, and returns the code.
+    mnnkv_status failed(mnnkv_status code, const std::string& why) const {
+        model_.say(model_session::of_layer(number_, why));
+        return code;
     }
 
     static const char* tokens_gone() {

@@ -302,11 +302,12 @@ public:
     }
 
     ~layer() {
-        if (host_ && owner_ == nullptr) {
-            host_->layers.erase(std::remove(host_->layers.begin(), host_->layers.end(), this), host_->layers.end());
-            host_->off->forget(this);
+        if (!host_ || owner_ != nullptr) {
+            return;
         }
-        if (host_ && owner_ == nullptr && host_->dump) {
+        host_->layers.erase(std::remove(host_->layers.begin(), host_->layers.end(), this), host_->layers.end());
+        host_->off->forget(this);
+        if (host_->dump) {
             host_->dump->return_number(dump_number_);
         }
     }
