@@ -322,11 +322,14 @@ impl ChatFile {
         self.space = claimed.0;
     }
 
-    /// A place for so many bytes, which is taken. BUSY: if it would end above `most`.
+    /// A place for so many bytes, which is taken. IO: if it would end above `most`, which is kv_memory_file_mb.
     pub(crate) fn place(&mut self, len: u64, most: Option<u64>) -> Result<Range<u64>> {
         match self.space.take(len, most.unwrap_or(u64::MAX)) {
             Some(place) => Ok(place),
-            None => bail!(Busy, "{} has {} bytes of {}", self.name(), self.len(), most.unwrap_or(u64::MAX)),
+            None => {
+                let most = most.unwrap_or(u64::MAX);
+                bail!(Io, "{} is full: it has {} bytes of {most} (kv_memory_file_mb)", self.name(), self.len())
+            }
         }
     }
 
