@@ -32,7 +32,6 @@ public:
         if (!config.empty()) {
             mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
             options.layers = layers;
-            options.lanes = threads;
             options.config_json = config.data();
             options.config_len = config.size();
             options.attends = 1;  // Engine::attention calls attend
@@ -179,10 +178,10 @@ private:
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             if (!attention(layer, rows)) {
 #if STEP >= 2
-                // Engine::forward, where a layer failed: the budget is too small for the model. The engine runs as before
-                if (session_ && chat.empty() && code_ == MNNKV_INVALID_ARGUMENT) {
+                // Engine::forward, where a begin of the first step failed: the budget is too small. The engine runs as before
+                if (session_ && chat.empty() && open_ == layers && code_ == MNNKV_INVALID_ARGUMENT) {
                     session_.reset();
-                    open_ = layers;
+                    step_ = mnnkv_step();
                     clear();
                     return forward(tokens, rows);
                 }
