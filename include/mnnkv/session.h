@@ -104,7 +104,7 @@ typedef struct mnnkv_step {
     uint32_t attends;       ///< 1 = call mnnkv_session_attend. 0 = attend yourself: the cache has all tokens.
     uint32_t scored_rows;   ///< The last rows of each query head whose attention you sum and hand over (h2o.h); 0 = none.
     uint32_t block_tokens;  ///< Tokens of a block of these sums; 0 where no step of the layer is scored.
-    uint32_t warnings;      ///< Changes when there is a new warning: read mnnkv_session_report then, and once after create.
+    uint32_t warnings;      ///< Changes with a new warning: read mnnkv_session_report then, and at the first begin.
 } mnnkv_step;
 
 /// Opens a step, before you append. Restores stored tokens bit for bit, and takes out of the cache what is quantised or evicted.
@@ -136,7 +136,7 @@ mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_c
 //
 // With a budget or kv_quant, tokens leave the cache in begin, in blocks of 64 with K in 8 bits and V in 4. The first
 // kv_quant_sink_tokens and the newest 25 to 95 stay raw in the cache. mnnkv_session_attend reads both, in place of your
-// attention. docs/config.md (K in 8 bits and V in 4) has the rounding, and which blocks stay raw.
+// attention. docs/config.md (Fewer bits) has the rounding, and which blocks stay raw.
 //
 // - After begin your buffers need room for kv_quant_sink_tokens (16), 95, the tokens of the step, and blocks that stay raw.
 // - K of a raw token that a row attends to must be finite, or the call is refused. V of all raw tokens must be finite, also of
@@ -286,8 +286,8 @@ mnnkv_status mnnkv_session_put(mnnkv_session *session, const char *name, const v
 mnnkv_status mnnkv_session_get(const mnnkv_session *session, const char *name, void *out, size_t cap, size_t *len);
 
 /// Saves the chat, durably. Writes nothing where nothing is new.
-/// path: a file that does not exist, the chat's from now on; the one before stays as it was saved. NULL = the chat's file:
-/// kv_memory_file, or the one that was opened or saved to last.
+/// path: the chat's file, or a new one, which it then is; the one before stays as it was saved. NULL = the chat's file:
+/// kv_memory_file, in which a chat that was not opened is replaced, or the one that was opened or saved to last.
 /// caches: of all layers of the session, with kv_len. Layout and buffers of one may be NULL if it has no tokens, or was opened
 /// and has not begun since.
 /// written: bytes written; may be NULL.

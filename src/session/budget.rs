@@ -173,7 +173,7 @@ numbers! {
     count reads: "heads of blocks that steps have read from the file",
     count late_reads: "heads of blocks that came too late for a step",
     count returned: "heads of blocks that came back to stay",
-    bytes written_bytes: "written to the file",
+    bytes written_bytes: "written to the file by steps, not by saves",
     count failed_writes: "writes that failed, or had no room in kv_memory_file_mb",
     count late_writes: "begins and ends of layers that did not wait for all blocks on their way to the file",
     count failed_reads: "reads that failed",

@@ -2,7 +2,7 @@
 //!
 //! With a budget or kv_quant, tokens leave the cache in begin, in blocks of 64 with K in 8 bits and V in 4. The first
 //! kv_quant_sink_tokens and the newest 25 to 95 stay raw in the cache. mnnkv_session_attend reads both, in place of your
-//! attention. docs/config.md (K in 8 bits and V in 4) has the rounding, and which blocks stay raw.
+//! attention. docs/config.md (Fewer bits) has the rounding, and which blocks stay raw.
 //!
 //! - After begin your buffers need room for kv_quant_sink_tokens (16), 95, the tokens of the step, and blocks that stay raw.
 //! - K of a raw token that a row attends to must be finite, or the call is refused. V of all raw tokens must be finite, also of

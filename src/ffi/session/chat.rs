@@ -57,8 +57,8 @@ pub unsafe extern "C" fn mnnkv_session_get(
 }
 
 /// Saves the chat, durably. Writes nothing where nothing is new.
-/// path: a file that does not exist, the chat's from now on; the one before stays as it was saved. NULL = the chat's file:
-/// kv_memory_file, or the one that was opened or saved to last.
+/// path: the chat's file, or a new one, which it then is; the one before stays as it was saved. NULL = the chat's file:
+/// kv_memory_file, in which a chat that was not opened is replaced, or the one that was opened or saved to last.
 /// caches: of all layers of the session, with kv_len. Layout and buffers of one may be NULL if it has no tokens, or was opened
 /// and has not begun since.
 /// written: bytes written; may be NULL.

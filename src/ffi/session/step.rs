@@ -22,7 +22,7 @@ pub struct mnnkv_step {
     pub scored_rows: u32,
     /// Tokens of a block of these sums; 0 where no step of the layer is scored.
     pub block_tokens: u32,
-    /// Changes when there is a new warning: read mnnkv_session_report then, and once after create.
+    /// Changes with a new warning: read mnnkv_session_report then, and at the first begin.
     pub warnings: u32,
 }
 
