@@ -111,14 +111,17 @@ mnn_row() {
     printf ' %.0f |\n' "$(median "$work/$2.peak")"
 }
 
-# llama ROW K V: without and with the backend. Appends decode tokens/s of each context.
+# llama ROW K V: without and with the backend, as a user loads it. Appends decode tokens/s of each context.
 llama() {
     for tokens in $contexts; do
         for with in without with; do
-            [ $with = without ] || export GGML_BACKEND_PATH="$BACKEND"
-            "$LLAMA/bin/llama-bench" -m "$GGUF" -p 0 -n 48 -d "$tokens" -fa 1 -t "$threads" -r 1 -ctk "$2" -ctv "$3" \
-                -o jsonl >"$work/out" 2>"$work/errors" || { cat "$work/errors" >&2; return 1; }
+            if [ $with = with ]; then set -- "$1" "$2" "$3" -dev MNNKV; else set -- "$1" "$2" "$3" -fa 1; fi
             unset GGML_BACKEND_PATH
+            [ $with = without ] || export GGML_BACKEND_PATH="$BACKEND"
+            "$LLAMA/bin/llama-bench" -m "$GGUF" -p 0 -n 48 -d "$tokens" -t "$threads" -r 1 -ctk "$2" -ctv "$3" "$4" "$5" \
+                -o jsonl >"$work/out" 2>"$work/errors" || { cat "$work/errors" >&2; return 1; }
+            attends=$(grep -c '^ggml-mnnkv: attends' "$work/errors") || true
+            [ "$with $attends" = "with 1" ] || [ "$with $attends" = "without 0" ] || fails "llama.cpp $with the backend: it attends $attends times"
             sed -n 's/.*"avg_ts": \([0-9.]*\).*/\1/p' "$work/out" >>"$work/$1.$tokens.$with"
         done
     done
@@ -154,6 +157,7 @@ while [ $round -lt "$rounds" ]; do
     else
         llama f16 f16 f16
         llama q8 q8_0 q8_0
+        llama q4 q8_0 q4_0
     fi
     echo "round $round of $rounds" >&2
 done
@@ -178,4 +182,5 @@ else
     echo "|---|$(rules)"
     llama_row "f16" f16
     llama_row "q8_0" q8
+    llama_row "q8_0, q4_0" q4
 fi
