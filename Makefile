@@ -31,12 +31,13 @@ ASAN := $(SANITIZED) ASAN_OPTIONS=detect_leaks=1 RUSTFLAGS="-Zsanitizer=address 
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 test-windows check-targets sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks engines quality size header \
+.PHONY: help demo test loom test-aarch64 test-windows check-targets sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks engines quality size header \
         setup lint dist dist-binaries packages reproducible sanitize-rust sanitize-cpp mutants clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on a long chat with and without mnn-kv"
 	@echo "make test     every test: Rust, C, C++"
+	@echo "make loom     every interleaving of the store's queue and of a step's parts"
 	@echo "make test-aarch64"
 	@echo "              the same for aarch64 under qemu, on Debian with another CPU"
 	@echo "make test-windows"
@@ -78,17 +79,22 @@ demo:
 	@$(COMPILE) --target mnnkv_demo
 	@cd "$(BUILD)" && bin/mnnkv_demo
 
-# A build that is tested and thrown away: linking across crates and lines for debuggers would take a third of the time.
+# A build that is tested and thrown away: linking across crates, lines for debuggers and what a later build would use again take a
+# third of the time. With more units kernels are not inlined, and tests take four times as long.
 test: export CARGO_PROFILE_RELEASE_LTO := off
-test: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 16
+test: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 2
+test: export CARGO_PROFILE_DEV_CODEGEN_UNITS := 4
 test: export CARGO_PROFILE_DEV_DEBUG := 0
+test: export CARGO_INCREMENTAL := 0
 test:
 	@"$(SETUP)" test
 	cargo test --locked --workspace
-	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" -- store::queue attend::round
 	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON -DMNNKV_LLAMA=ON
 	@$(COMPILE)
 	@cd "$(BUILD)" && $(CTEST) --output-on-failure --parallel $(JOBS)
+
+loom:
+	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" -- store::queue attend::round
 
 test-aarch64:
 	@"$(CURDIR)/cmake/aarch64.sh"

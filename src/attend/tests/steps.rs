@@ -202,7 +202,7 @@ fn lists_of_blocks_that_memory_is_refused_for_are_whole_after_the_next_call() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
     fn steps_attend_to_the_numbers_of_blocks_and_cache(
         seed in any::<u64>(), (dims, group) in prop::sample::select(vec![(16usize, 3usize), (64, 3), (72, 1), (64, 8), (256, 4), (256, 16), (512, 2)]),

@@ -579,7 +579,7 @@ fn schedule(seed: u64) -> [u64; 4] {
 
 #[test]
 fn random_chats_attend_to_every_token_once() {
-    let count = number("MNNKV_SCHEDULES").unwrap_or(300).div_ceil(3);
+    let count = number("MNNKV_SCHEDULES").unwrap_or(180).div_ceil(3);
     // Numbers of other kinds of schedules have a part.
     let seeds = match super::alone() {
         Some(seed) if seed >> 32 == 0 => seed..seed + 1,

@@ -39,7 +39,7 @@ pub(super) fn grow(chat: &mut Chat) -> [(u64, usize); 3] {
 fn a_chat_reaches_each_limit_where_the_budget_says() {
     for (seed, mode, bytes) in [
         (1, Mode::Drops, 150_000),
-        (2, Mode::Drops, 1_000_000),
+        (2, Mode::Drops, 600_000),
         (3, Mode::Offloads, 200_000),
         (4, Mode::Offloads, 400_000),
     ] {
