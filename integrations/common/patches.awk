@@ -4,7 +4,8 @@
 #
 # A patch has no line of the engine. For each hunk it has two hashes: of the lines above the place, and of those below. They reach
 # to the second line with a letter or a digit; blank lines, and spaces at the ends of lines, do not count. A hunk fits where both
-# hashes do, if that is one place of the file, and goes before blank lines there. Another line "@@" with hashes is the same place in another version.
+# hashes do, if that is one place of the file, and goes before blank lines there. Another line "@@" with hashes is the same place
+# in another version.
 #
 # Prints "fits" or "applied", or else a line for each hunk in the way, and fails then. write: where all hunks of all files fit, also
 # writes each file with them beside it, as FILE.patched, and prints their names. renew: prints the patch with the hashes of a
@@ -66,7 +67,7 @@ function tell(why) {
 }
 
 # Judges the hunks of a file, from `first` to before `next_hunk`.
-function judge(k, p, i, at, target) {
+function judge(k, p, i, at, how, target) {
     target = root "/" file
     if (file == "" || first == next_hunk) return
     if (!read(target)) {
@@ -84,7 +85,8 @@ function judge(k, p, i, at, target) {
             continue
         }
         at[k] = place_of(k)
-        if (at[k] < 0) tell("the lines around hunk " k - first + 1 " are " (at[k] == -1 ? "others" : "in several places") " in this version")
+        how = at[k] == -1 ? "others" : "in several places"
+        if (at[k] < 0) tell("the lines around hunk " k - first + 1 " are " how " in this version")
         else if (!(k in had)) open++
         else if (had[k] == at[k]) applied++
         else tell("has hunk " k - first + 1 " in another place")
@@ -117,7 +119,9 @@ BEGIN {
 { source[NR] = $0 }
 END {
     judge()
-    if (problems == "" && open > 0 && applied > 0) problems = "    " applied " of " open + applied " hunks are in already: undo them with git checkout\n"
+    if (problems == "" && open > 0 && applied > 0) {
+        problems = "    " applied " of " open + applied " hunks are in already: undo them with git checkout\n"
+    }
     if (problems != "") {
         printf "%s", problems
         exit 1

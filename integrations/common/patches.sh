@@ -11,7 +11,7 @@ places() {
 # insert PATCH: all files are written beside the old ones before the first is replaced.
 insert() {
     if ! files=$(places "$1" -v write=1); then
-        find "$checkout" -name "*.patched" -exec rm {} +
+        sed -n 's|^+++ b/||p' "$1" | while read -r file; do rm -f "$checkout/$file.patched"; done
         echo "$name is not applied: $files" >&2
         exit 1
     fi
