@@ -188,12 +188,12 @@ bool takes(const ggml_tensor * node) {
 
 // The backend.
 
-// Graphs of the first API have no nodes that are not to be computed.
-bool is_wanted(const ggml_tensor * node) {
+// Since the second API a graph may have nodes that are not to be computed.
+bool is_wanted([[maybe_unused]] const ggml_tensor * node) {
 #if GGML_BACKEND_API_VERSION >= 2
     return (node->flags & GGML_TENSOR_FLAG_COMPUTE) != 0;
 #else
-    return node->op != GGML_OP_NONE;
+    return true;
 #endif
 }
 

@@ -34,6 +34,10 @@ def load() -> str:
         ggml = ctypes.CDLL(str(libraries / "libggml.so"))
     except OSError as error:
         raise RuntimeError(f"mnnkv_llama: llama-cpp-python has no shared libraries of ggml: {error}") from error
+    llama_cpp.llama_backend_init()  # registers the backends that ggml has
+    ggml.ggml_backend_reg_count.restype = ctypes.c_size_t
+    if ggml.ggml_backend_reg_count() == 0:
+        raise RuntimeError("mnnkv_llama: ggml has no backend for the CPU")
     for name in ("ggml_backend_reg_by_name", "ggml_backend_reg_get", "ggml_backend_load"):
         getattr(ggml, name).restype = ctypes.POINTER(_Registry)
     ggml.ggml_backend_reg_by_name.argtypes = [ctypes.c_char_p]
