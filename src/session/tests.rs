@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
-const SCHEDULES: u64 = 2_000;
+const SCHEDULES: u64 = 1_500;
 /// Tests that share them.
 const TESTS: u64 = 5;
 

@@ -26,7 +26,7 @@ pub fn each_call(what: &str, scenario: impl Fn(Shortage) -> Calls) -> u64 {
 }
 
 #[test]
-fn sessions_lose_no_token() {
+fn sessions_that_evict_lose_no_other_token() {
     for (name, config) in [
         (
             "evict and store",
@@ -46,6 +46,14 @@ fn sessions_lose_no_token() {
                 "kv_lossless_runtime_mode": "store", "kv_lossless_scope": "h2o_kept", "kv_lossless_block_tokens": 16,
                 "kv_lossless_hot_recent_tokens": 8, "kv_lossless_async_threads": 0}"#,
         ),
+    ] {
+        assert!(each_call(name, |shortage| chat(config, shortage)) > 50);
+    }
+}
+
+#[test]
+fn sessions_that_keep_all_lose_no_token() {
+    for (name, config) in [
         (
             "full",
             cr#"{"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "full",
