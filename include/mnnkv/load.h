@@ -82,7 +82,7 @@ static char mnnkv_load_why[1024] = "libmnnkv is not loaded";
 static void *mnnkv_load_open(const char *path) {
     void *opened = (void *)LoadLibraryA(path);
     if (!opened) {
-        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s cannot be loaded: error %lu", path, GetLastError());
+        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%.900s cannot be loaded: error %lu", path, GetLastError());
     }
     return opened;
 }
@@ -543,10 +543,10 @@ MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
     mnnkv_load_find(opened, "mnnkv_abi_version", &found.abi_version);
     if (!found.abi_version || found.abi_version() != MNNKV_ABI_VERSION) {
         if (found.abi_version) {
-            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s has ABI %u; %u expected", path,
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%.900s has ABI %u; %u expected", path,
                      (unsigned)found.abi_version(), (unsigned)MNNKV_ABI_VERSION);
         } else {
-            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s is not libmnnkv", path);
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%.900s is not libmnnkv", path);
         }
         mnnkv_load_close(opened);
         return mnnkv_load_why;
@@ -554,7 +554,7 @@ MNNKV_LOAD_HIDDEN const char *mnnkv_load(const char *path) {
     for (i = 0; i < count; ++i) {
         mnnkv_load_find(opened, mnnkv_load_names[i], &function);
         if (!function) {
-            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s is of another version than mnnkv.h: it has no %s",
+            snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%.900s is of another version than mnnkv.h: it has no %s",
                      path, mnnkv_load_names[i]);
             mnnkv_load_close(opened);
             return mnnkv_load_why;

@@ -52,7 +52,7 @@ static char mnnkv_load_why[1024] = "libmnnkv is not loaded";
 static void *mnnkv_load_open(const char *path) {
     void *opened = (void *)LoadLibraryA(path);
     if (!opened) {
-        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%s cannot be loaded: error %lu", path, GetLastError());
+        snprintf(mnnkv_load_why, sizeof mnnkv_load_why, "%.900s cannot be loaded: error %lu", path, GetLastError());
     }
     return opened;
 }
