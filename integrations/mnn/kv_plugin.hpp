@@ -99,7 +99,7 @@ public:
     MNN::ErrorCode begin(MNN::KVMeta*& meta, Cache& cache) {
         scale_ = meta->attn_scale > 0 ? meta->attn_scale : 1.0f / std::sqrt(static_cast<float>(cache.mHeadDim));
         const mnnkv_host::step_counts counts = counts_of(*meta);
-        position_ = position_of(counts);
+        position_ = position_of(*meta);
         if (owner_ != nullptr) {
             return MNN::NO_ERROR;
         }
@@ -214,7 +214,7 @@ public:
         if (static_cast<int>(cache.mKeyQuantMode) != 0 || static_cast<int>(cache.mValueQuantMode) != 0) {
             return false;
         }
-        if (owner_ != nullptr ? !owner_->on_ : !on_) {
+        if (!own().on_) {
             return false;
         }
         see_mask(mask, static_cast<std::size_t>(query->length(1)), static_cast<std::size_t>(rows),
@@ -358,14 +358,6 @@ private:
                 model().say(mnnkv_host::model_session::of_layer(steps_->number(), known.message()));
             }
         }
-    }
-
-    static std::uint64_t position_of(const mnnkv_host::step_counts& counts) {
-        std::uint64_t position = counts.previous - counts.remove;
-        for (int i = 0; i < counts.n_reserve; ++i) {
-            position += static_cast<std::uint64_t>(counts.reserve[2 * i + 1]);
-        }
-        return position;
     }
 
     explicit layer(MNN::KVMeta& meta) : host_(meta.plugin) {

@@ -309,6 +309,15 @@ inline bool is_refused(const MNN::KVMeta& meta) {
     return own != nullptr && own->required && !own->off->all().empty();
 }
 
+/// The chat's tokens before a step, after its edit of the history.
+inline std::uint64_t position_of(const MNN::KVMeta& meta) {
+    std::uint64_t position = meta.previous - meta.remove;
+    for (int i = 0; i < meta.n_reserve; ++i) {
+        position += static_cast<std::uint64_t>(meta.reserve[2 * i + 1]);
+    }
+    return position;
+}
+
 /// While it lives MNN's chunk is one for the next `tokens` tokens: 256 where it has none, and the budget does not hold the chat
 /// raw. In a prompt a budget is exceeded by a chunk.
 class prompt_chunk {
@@ -329,11 +338,7 @@ private:
         if (!own.bounds || !own.off->all().empty() || (!meta.file_name.empty() && meta.file_flag != MNN::KVMeta::NoChange)) {
             return false;
         }
-        std::size_t length = meta.previous - meta.remove + tokens;
-        for (int i = 0; i < meta.n_reserve; ++i) {
-            length += static_cast<std::size_t>(meta.reserve[2 * i + 1]);
-        }
-        return length > (own.raw_tokens ? own.raw_tokens() : 0);
+        return position_of(meta) + tokens > (own.raw_tokens ? own.raw_tokens() : 0);
     }
 
     int& chunk_;
