@@ -324,12 +324,10 @@ impl ChatFile {
 
     /// A place for so many bytes, which is taken. IO: if it would end above `most`, which is kv_memory_file_mb.
     pub(crate) fn place(&mut self, len: u64, most: Option<u64>) -> Result<Range<u64>> {
-        match self.space.take(len, most.unwrap_or(u64::MAX)) {
+        let most = most.unwrap_or(u64::MAX);
+        match self.space.take(len, most) {
             Some(place) => Ok(place),
-            None => {
-                let most = most.unwrap_or(u64::MAX);
-                bail!(Io, "{} is full: it has {} bytes of {most} (kv_memory_file_mb)", self.name(), self.len())
-            }
+            None => bail!(Io, "{} is full: it has {} bytes of {most} (kv_memory_file_mb)", self.name(), self.len()),
         }
     }
 
