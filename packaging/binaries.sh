@@ -20,18 +20,18 @@ version=$(version_of .)
 cmake=$("$here/cmake/setup.sh" which cmake)
 fail() { echo "binaries: $*" >&2; exit 1; }
 ggml=""
-for checkout in ${GGML:-}; do ggml="$ggml;$(cd "$checkout" && pwd)"; done
+for checkout in ${GGML:-}; do ggml="$ggml${ggml:+;}$(cd "$checkout" && pwd)"; done
 [ -n "$ggml" ] || echo "binaries: without the backend of ggml, which needs GGML=\"FOLDER...\""
 
 # install_for TARGET PREFIX
 install_for() {
     if [ "$1" = "$host" ]; then
         "$cmake" -S . -B build/binaries --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib \
-            -DMNNKV_LLAMA=ON "-DMNNKV_GGML=${ggml#;}"
+            -DMNNKV_LLAMA=ON "-DMNNKV_GGML=$ggml"
         "$cmake" --build build/binaries
         "$cmake" --install build/binaries --strip --prefix "$2"
     elif [ "$1" = aarch64-unknown-linux-gnu ]; then
-        cmake/aarch64.sh install "$2" -DMNNKV_LLAMA=ON "-DMNNKV_GGML=${ggml#;}"
+        cmake/aarch64.sh install "$2" -DMNNKV_LLAMA=ON "-DMNNKV_GGML=$ggml"
     else
         fail "$1 is neither this machine's target nor aarch64-unknown-linux-gnu"
     fi
