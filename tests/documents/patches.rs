@@ -87,6 +87,7 @@ fn patches_insert_as_many_lines_as_the_readmes_say() {
         only_inserts(&name, &patch);
         let count = inserted(&patch).len();
         assert!((1..=150).contains(&count), "{name} inserts {count} lines");
+        assert!(fs::read_to_string(folder().join("README.md")).unwrap().contains(&format!("`{name}`")), "{name}");
         let claims: &[(PathBuf, String)] = if is_bench(&name) {
             &[(folder().join("README.md"), format!("optional, {count} lines"))]
         } else {
