@@ -65,12 +65,6 @@ impl SketchWork {
         block::from_panels(&self.panels, dims, &mut self.keys);
         Ok(&self.keys)
     }
-
-    /// Bytes of memory.
-    pub fn bytes(&self) -> usize {
-        (self.panels.capacity() + self.values.capacity()) * size_of::<[f32; LANES]>()
-            + (self.keys.capacity() + self.centred.capacity()) * size_of::<f32>()
-    }
 }
 
 impl Offloaded {

@@ -69,7 +69,7 @@ impl Squares {
 
     /// Adds others; where memory is refused, they are left out.
     pub fn join(&mut self, other: &Squares) {
-        if other.is_empty() || memory::resize(&mut self.sums, other.sums.len()).is_err() {
+        if other.sums.is_empty() || memory::resize(&mut self.sums, other.sums.len()).is_err() {
             return;
         }
         self.vectors = self.vectors.saturating_add(other.vectors);

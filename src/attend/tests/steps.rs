@@ -305,23 +305,23 @@ proptest! {
 /// A row, its query head and its numbers.
 type RowBits = (usize, usize, Vec<u32>);
 
-/// The bits of the output, row by row, and of what blocks got, of parts in this order.
+/// The bits of the output, row by row, and of what blocks got, and what queries are like, of parts in this order.
 fn bits(
     tokens: &Tokens<'_>,
     step: &Step<'_>,
     order: impl ExactSizeIterator<Item = u32>,
-) -> (Vec<RowBits>, Vec<[u32; 3]>) {
+) -> (Vec<RowBits>, Vec<[u32; 3]>, String) {
     let (mut round, mut rows, parts) = (Round::default(), Vec::new(), order.len() as u32);
     for part in order {
         let mut write =
             |row: usize, head: usize, x: &[f32]| rows.push((row, head, x.iter().map(|x| x.to_bits()).collect()));
         attend(tokens, step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
     }
-    let mut masses: Vec<_> =
-        round.all_found().masses.iter().map(|mass| [mass.block, mass.head, mass.share.to_bits()]).collect();
+    let found = round.all_found();
+    let mut masses: Vec<_> = found.masses.iter().map(|mass| [mass.block, mass.head, mass.share.to_bits()]).collect();
     rows.sort();
     masses.sort();
-    (rows, masses)
+    (rows, masses, format!("{:?}", found.squares))
 }
 
 #[test]
@@ -336,8 +336,12 @@ fn a_step_of_any_number_of_parts_has_the_same_bits() {
         let queries = queries_of(rows, KV_HEADS * GROUP, 64, &queries);
         let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
         let basis = chat.blocks.basis.as_ref().unwrap();
-        let tokens =
-            Tokens { source: Some(Source { file: &file, basis, wait: SOON }), weighs: true, ..chat.tokens(64) };
+        let tokens = Tokens {
+            source: Some(Source { file: &file, basis, wait: SOON }),
+            weighs: true,
+            learns: true,
+            ..chat.tokens(64)
+        };
         let one = bits(&tokens, &step, 0..1);
         for parts in [2, 3, 4, 7, 8, 24, 63, 64] {
             assert!(bits(&tokens, &step, (0..parts).rev()) == one, "{blocks} blocks, {rows} rows, {parts} parts");
