@@ -4,6 +4,7 @@
 use crate::failing_allocator::{Refused, refusing};
 use crate::host::Host;
 use crate::host::packing::flash;
+use mnnkv::dtype::Dtype;
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
 use mnnkv::ffi::h2o::*;
 use mnnkv::ffi::session::*;
@@ -121,8 +122,8 @@ impl Layer {
 /// Defaults of the host.
 const DEFAULTS: &CStr = c"{\"kv_h2o_prefill_queries\": 0, \"kv_h2o_unknown\": 1}";
 
-/// A chat through a session, from its first prompt to its end. Returns its calls.
-pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
+/// A chat through a session, from its first prompt to its end; the host attends where `attends`. Returns its calls.
+pub fn chat(config: &CStr, attends: bool, shortage: Shortage) -> Calls {
     let mut calls = Calls { shortage, made: 0, refusals: 0, failures: 0 };
     let mut layer = Layer::new();
     let mut session = null_mut();
@@ -135,7 +136,7 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         config_len: config.count_bytes(),
         defaults_json: DEFAULTS.as_ptr(),
         defaults_len: DEFAULTS.count_bytes(),
-        attends: 0,
+        attends: attends.into(),
         reserved: 0,
         fingerprint: null(),
         fingerprint_len: 0,
@@ -144,16 +145,19 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
     for step in 0..12 {
         let count = if step == 0 { 100 } else { 1 + step % 3 };
         let heads = 4u32;
-        let before = positions(session);
+        let before = positions(session, MNNKV_IN_CACHE);
         let mut c = layer.cache();
         let size = size_of::<mnnkv_step>() as u32;
         let mut begun = mnnkv_step { struct_size: size, rows: count, ..Default::default() };
         call!(calls, mnnkv_session_begin(session, 0, &mut c, &mut begun));
-        let now = positions(session);
+        let now = positions(session, MNNKV_IN_CACHE);
         layer.keep(&before, |position| now.contains(&position));
         assert_eq!(layer.host.len(), c.kv_len, "step {step}, {shortage:?}");
         layer.host.check_tokens(false);
         layer.host.append(count as usize);
+        if begun.attends != 0 {
+            attend(session, &mut layer, count, &mut calls);
+        }
         let (rows, block_tokens) = (begun.scored_rows, begun.block_tokens);
         let mut weights: Vec<f64> = (0..64 * rows).map(|i| 1.0 / (1 + i % 97) as f64).collect();
         // Two parts a head.
@@ -188,11 +192,20 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         if step % 5 == 3 {
             call!(calls, mnnkv_session_pin(session, 7 * step, 3, 1));
         }
-        if step == 8 {
+        // Quantised tokens cannot be written.
+        if step == 8 && !attends {
             layer.rewrite(30..35);
             call!(calls, mnnkv_session_rewritten(session, 0, 30, 5));
         }
         ask(session, &mut calls);
+        if attends {
+            let (mut logical, mut physical) = (0, 0);
+            // SAFETY: pointers are of live values and as long as they are said to be.
+            assert_eq!(unsafe { mnnkv_session_lengths(session, 0, &mut logical, &mut physical) }, MNNKV_OK);
+            let all = (0..2).map(|head| positions(session, head).len() as u32);
+            assert!(all.eq([logical; 2]), "a token is nowhere in step {step}, {shortage:?}");
+            assert!(step < 11 || physical < logical, "the budget must be too small for raw tokens");
+        }
     }
     call!(calls, mnnkv_session_reset(session, MNNKV_ALL_LAYERS));
     layer.host.tokens.clear();
@@ -204,12 +217,33 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
     calls
 }
 
-/// The logical positions of the tokens in the cache.
-fn positions(session: *mut mnnkv_session) -> Vec<u32> {
+/// Attends to all tokens with rows of some numbers.
+fn attend(session: *mut mnnkv_session, layer: &mut Layer, rows: u32, calls: &mut Calls) {
+    let queries: Vec<f32> = (0..rows * 4 * 16).map(|i| (i % 13) as f32 - 6.0).collect();
+    let mut output = vec![0f32; queries.len()];
+    let attend = mnnkv_attend {
+        struct_size: size_of::<mnnkv_attend>() as u32,
+        dtype: Dtype::F32 as u32,
+        heads: 4,
+        rows,
+        head_dim: 16,
+        queries: queries.as_ptr().cast(),
+        output: output.as_mut_ptr().cast(),
+        causal: 1,
+        // SAFETY: all fields are numbers and pointers.
+        ..unsafe { std::mem::zeroed() }
+    };
+    let c = layer.cache();
+    call!(calls, mnnkv_session_attend(session, 0, 0, 1, &c, &attend));
+    assert!(output.iter().all(|x| x.is_finite()));
+}
+
+/// The logical positions that a KV head can attend to, or of the tokens in the cache.
+fn positions(session: *mut mnnkv_session, kv_head: u32) -> Vec<u32> {
     let (mut pairs, mut n) = ([[0i32; 2]; 64], 0);
     // SAFETY: pointers are of live values and as long as they are said to be.
     let status =
-        unsafe { mnnkv_session_positions(session, 0, MNNKV_IN_CACHE, pairs.as_mut_ptr().cast(), pairs.len(), &mut n) };
+        unsafe { mnnkv_session_positions(session, 0, kv_head, pairs.as_mut_ptr().cast(), pairs.len(), &mut n) };
     assert_eq!(status, MNNKV_OK);
     pairs[..n].iter().flat_map(|p| p[0] as u32..(p[0] + p[1]) as u32).collect()
 }
@@ -220,7 +254,7 @@ fn edit(session: *mut mnnkv_session, layer: &mut Layer, calls: &mut Calls) {
     // SAFETY: pointers are of live values and as long as they are said to be.
     let status = unsafe { mnnkv_session_lengths(session, 0, &mut logical, &mut physical) };
     assert_eq!((status, physical), (MNNKV_OK, layer.host.len()));
-    let before = positions(session);
+    let before = positions(session, MNNKV_IN_CACHE);
     let keep = [[0, 20], [40, logical as i32 - 40]];
     let mut c = layer.cache();
     call!(calls, mnnkv_session_keep(session, 0, keep.as_ptr().cast(), keep.len(), &mut c));
@@ -231,7 +265,7 @@ fn edit(session: *mut mnnkv_session, layer: &mut Layer, calls: &mut Calls) {
 
 /// Reads all that a session reports.
 fn ask(session: *mut mnnkv_session, calls: &mut Calls) {
-    let mut text = vec![0u8; 16 << 10];
+    let mut text = vec![0u8; 32 << 10];
     let mut len = 0;
     let (to, cap) = (text.as_mut_ptr(), text.len());
     call!(calls, mnnkv_session_report(session, to.cast(), cap, &mut len));

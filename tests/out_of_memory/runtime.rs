@@ -2,6 +2,7 @@
 
 use crate::chat::{Calls, Shortage, blocks, chat};
 use crate::failing_allocator::Refused;
+use std::ffi::CString;
 
 /// Runs `scenario` for each allocation of each of its calls: once with that one refused, and once with all from that one
 /// on. Returns the number of allocations.
@@ -47,22 +48,28 @@ fn sessions_that_evict_lose_no_other_token() {
                 "kv_lossless_hot_recent_tokens": 8, "kv_lossless_async_threads": 0}"#,
         ),
     ] {
-        assert!(each_call(name, |shortage| chat(config, shortage)) > 50);
+        assert!(each_call(name, |shortage| chat(config, false, shortage)) > 50);
     }
 }
 
 #[test]
 fn sessions_that_keep_all_lose_no_token() {
-    for (name, config) in [
+    let path = std::env::temp_dir().join(format!("mnnkv-out-of-memory-{}.kv", std::process::id()));
+    let budget = format!(
+        r#"{{"kv_memory_bytes": 1000000, "kv_quant": "k8v4", "kv_quant_sink_tokens": 8, "kv_memory_file": "{}"}}"#,
+        path.display()
+    );
+    for (name, config, attends) in [
         (
             "full",
             cr#"{"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "full",
                 "kv_lossless_block_tokens": 16, "kv_lossless_hot_recent_tokens": 8, "kv_lossless_codec_runtime": "gear_delta",
                 "kv_a key of no meaning": 1, "kv_h2o_\u00e9": "x"}"#,
+            false,
         ),
-        ("a budget", cr#"{"kv_memory_mb": 64, "kv_memory_file": "not made"}"#),
+        ("a budget", &CString::new(budget).unwrap(), true),
     ] {
-        assert!(each_call(name, |shortage| chat(config, shortage)) > 50);
+        assert!(each_call(name, |shortage| chat(config, attends, shortage)) > 50);
     }
 }
 
