@@ -47,7 +47,7 @@ typedef int32_t mnnkv_status;
 #define MNNKV_STALE 7
 /// The system refused a read or write.
 #define MNNKV_IO 8
-/// The system refused memory. Nothing was changed; the call may be repeated. mnnkv_session_attend has one exception.
+/// The system refused memory. Nothing was changed; the call may be repeated.
 #define MNNKV_OUT_OF_MEMORY 9
 /// A bug in the library. Every later call on the handle but its _destroy returns INTERNAL; after mnnkv_session_attend only the
 /// open step is lost: abort it.

@@ -65,7 +65,7 @@ extern "C" {
 //   copy takes memory for stored tokens until the next end. Only private anonymous memory (malloc's) returns to the system.
 // - Threads. Several layers may be open at once. mnnkv_session_trim may overlap any call but destroy; h2o.h has another
 //   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend does not.
-//   Begin, end, keep and reset of a layer return BUSY while a thread attends. Workers sleep when idle. Destroy waits for them.
+//   Calls that would change or close an open step return BUSY while a thread attends, abort too: join your threads first.
 
 /// The caches of one chat (one sequence) of one model. A batch needs a session for each.
 typedef struct mnnkv_session mnnkv_session;
@@ -88,10 +88,10 @@ typedef struct mnnkv_session_options {
 } mnnkv_session_options;
 
 /// Makes a session.
-/// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
+/// INVALID_ARGUMENT: if a field or value is out of range, or a text no JSON object. kv_memory_base: as mnnkv_session_open, too
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 
-/// Frees a session, and all tokens that are not in a cache. Waits for jobs of its workers that have begun.
+/// Frees a session, and all tokens that are not in a cache. Waits for jobs of its workers that have begun; idle ones sleep.
 void mnnkv_session_destroy(mnnkv_session *session);
 
 // --- Steps of a layer --------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ mnnkv_status mnnkv_session_put(mnnkv_session *session, const char *name, const v
 
 /// Writes the bytes of a section, as they were given or saved last, and their number to *len.
 /// NOT_FOUND: if the chat has no such section
-/// CORRUPT: if its bytes are damaged
+/// CORRUPT: if its bytes are damaged. IO: if the file cannot be read
 mnnkv_status mnnkv_session_get(const mnnkv_session *session, const char *name, void *out, size_t cap, size_t *len);
 
 /// Saves the chat, durably. Writes nothing where nothing is new.
@@ -292,7 +292,7 @@ mnnkv_status mnnkv_session_get(const mnnkv_session *session, const char *name, v
 /// and has not begun since.
 /// written: bytes written; may be NULL.
 /// INVALID_ARGUMENT: if a layer is open, layers, kv_len or a cache does not fit, there is no path, or another file has taken it
-/// IO: if the system cannot write, or there is a file at path
+/// IO: if the system cannot write, or another file is at path. NOT_FOUND: if its folder is missing
 /// CORRUPT: if blocks that only the file had are damaged there. They are dropped and counted ("lost", docs/report.md), and a
 /// repeated call saves the rest
 /// After a failure the last save stands, and the chat goes on.
@@ -302,7 +302,7 @@ mnnkv_status mnnkv_session_save(mnnkv_session *session, const char *path, const 
 /// Goes on with a saved chat, with the same config as if it had never stopped: its tokens, positions, scores, plan, windows and
 /// sections take the place of the session's; windows of the session stay. Layers that it has not are reset.
 /// path: the file, which is the chat's from now on. NULL = as for mnnkv_session_save.
-/// NOT_FOUND: if there is no file, or no chat was saved in it
+/// NOT_FOUND: if there is no file, or no chat was saved in it. IO: if the system cannot read it
 /// STALE: if it has another fingerprint than the session's options
 /// BUSY: if it is open, in this process or another
 /// INVALID_ARGUMENT: if a layer is open, the chat has more layers, the budget is too small for it, a window of the session shows

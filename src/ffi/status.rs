@@ -27,7 +27,7 @@ pub const MNNKV_BUSY: mnnkv_status = 6;
 pub const MNNKV_STALE: mnnkv_status = 7;
 /// The system refused a read or write.
 pub const MNNKV_IO: mnnkv_status = 8;
-/// The system refused memory. Nothing was changed; the call may be repeated. mnnkv_session_attend has one exception.
+/// The system refused memory. Nothing was changed; the call may be repeated.
 pub const MNNKV_OUT_OF_MEMORY: mnnkv_status = 9;
 /// A bug in the library. Every later call on the handle but its _destroy returns INTERNAL; after mnnkv_session_attend only the
 /// open step is lost: abort it.

@@ -20,6 +20,7 @@ pub mod table;
 
 pub use crate::sys::storage::{Medium, Storage};
 pub use index::check_name;
+pub use sectors::check_fingerprint;
 pub use table::Table;
 
 use crate::bytes::{Reader, push_number};
@@ -124,7 +125,7 @@ impl ChatFile {
     /// Begins a file that has no chat yet. `fingerprint` says which model it is for.
     /// INVALID_ARGUMENT: if the fingerprint has more than 64 KiB. A file that could not be begun is removed.
     pub fn create(storage: Storage, fingerprint: &[u8]) -> Result<Self> {
-        let begun = sectors::check_fingerprint(fingerprint)
+        let begun = check_fingerprint(fingerprint)
             .and_then(|()| storage.truncate(0))
             .and_then(|()| storage.write_at(0, &UNSAVED))
             .and_then(|()| memory::copied(fingerprint));
@@ -157,7 +158,7 @@ impl ChatFile {
     /// `fingerprint`: what it must be for; `None` takes any.
     /// STALE: if it is for another fingerprint. CORRUPT: the text has the part that is damaged, and its offset.
     pub fn open(storage: Storage, fingerprint: Option<&[u8]>, access: Access) -> Result<Self> {
-        fingerprint.map(sectors::check_fingerprint).transpose()?;
+        fingerprint.map(check_fingerprint).transpose()?;
         let mut buffer = Vec::new();
         let sector = first_sector(&storage, 0, "header", &mut buffer)?;
         let header = Header::read(&sector).map_err(|e| at("header", 0, &storage, &e))?;
@@ -190,7 +191,7 @@ impl ChatFile {
             ChatFile { storage, access, fingerprint: found, slots, index, space, written: 0, is_sync_lost: false };
         if access == Access::Commit {
             file.finish_slots()?;
-            file.cut()?;
+            file.cut();
         }
         Ok(file)
     }
@@ -442,7 +443,8 @@ impl ChatFile {
         match result {
             Ok(space) => {
                 (self.space, self.index) = (space, index);
-                self.cut()
+                self.cut();
+                Ok(())
             }
             Err(error) => {
                 if self.is_settled() {
@@ -510,19 +512,17 @@ impl ChatFile {
         Ok(())
     }
 
-    /// Drops the bytes behind the last place.
-    pub(crate) fn cut(&self) -> Result<()> {
-        if self.storage.len()? > self.len() {
-            // A medium that cannot do so keeps them.
+    /// Drops the bytes behind the last place. A medium that cannot do so keeps them.
+    pub(crate) fn cut(&self) {
+        if self.storage.len().is_ok_and(|len| len > self.len()) {
             let _ = self.storage.truncate(self.len());
         }
-        Ok(())
     }
 
     /// Gives the file another path, in place of what is there, and a name in errors. BUSY: if a step reads it.
     pub(crate) fn rename(&mut self, to: &std::path::Path, name: &str) -> Result<()> {
         match self.storage.get_mut() {
-            Some(storage) => storage.rename(to, name).and_then(|()| storage.sync_name()),
+            Some(storage) => storage.rename(to, name),
             None => bail!(Busy, "{} is being read", self.name()),
         }
     }

@@ -12,7 +12,7 @@ pub(super) const FINGERPRINT: u64 = 5 * SECTOR as u64;
 const MOST_FINGERPRINT: usize = 64 << 10;
 
 /// INVALID_ARGUMENT: if no file can have this fingerprint.
-pub(super) fn check_fingerprint(given: &[u8]) -> Result<()> {
+pub fn check_fingerprint(given: &[u8]) -> Result<()> {
     if given.len() > MOST_FINGERPRINT {
         bail!(InvalidArgument, "the fingerprint has {} bytes; at most {MOST_FINGERPRINT} allowed", given.len());
     }

@@ -41,7 +41,7 @@ pub(super) enum Search {
     /// None: Huffman codes of single bytes alone, or the bytes themselves where those are shorter, or less than 64.
     Literals,
     /// For byte planes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
-    /// as larger ones. Sizes of level 3 or better in less time; `cargo bench --bench zstd` has the comparison.
+    /// as larger ones. Sizes of level 3 or better in less time.
     Planes { min_match: u32, hash_log: u32, chain_log: u32 },
     /// As [`Search::Planes`], with one table: finds a little less in two thirds of the time.
     Fast { min_match: u32, hash_log: u32 },

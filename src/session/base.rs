@@ -42,7 +42,7 @@ impl Drop for BaseUse {
     fn drop(&mut self) {
         if let Some(mut bases) = BASES.get(|| Ok(Mutex::default())).ok().and_then(|bases| bases.lock().ok()) {
             // The list has one, and this is the other.
-            bases.retain(|base| base.path != self.0.path || base.owners() > 2);
+            bases.retain(|base| !std::ptr::eq(&**base, &*self.0) || base.owners() > 2);
         }
     }
 }

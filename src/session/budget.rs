@@ -185,7 +185,7 @@ numbers! {
 impl Budget {
     /// One line: what it does, as it is now, with such a file.
     pub(super) fn outlook(&self, tier: Option<&Tier>) -> Result<String> {
-        self.rules.outlook(self.bytes, self.holds, tier.is_some_and(Tier::is_missing))
+        self.rules.outlook(self.bytes, self.holds, tier.map(|tier| (tier.path(), tier.is_missing())))
     }
 
     pub(super) fn new(rules: MemoryRules) -> Self {
@@ -343,7 +343,7 @@ impl Session {
     pub fn trim(&self, bytes: u64) -> Result<u64> {
         let mut state = self.state()?;
         let Some(budget) = &mut state.budget else {
-            bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb does");
+            bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb or kv_memory_bytes does");
         };
         budget.set(bytes);
         let (mut used, mut written) = (self.fit(&mut state)?, 0);

@@ -32,6 +32,8 @@ pub struct Config {
     pub sink_tokens: u32,
     /// The budget.
     pub memory: Option<MemoryRules>,
+    /// The chat's file.
+    pub file: Option<FileRules>,
     /// The file of the prefix that the chat begins with.
     pub base: Option<String>,
 }
@@ -41,14 +43,19 @@ pub struct Config {
 pub struct MemoryRules {
     /// All memory of the caches.
     pub bytes: u64,
-    /// The file of blocks that do not fit.
-    pub file: Option<String>,
-    /// Most bytes of the file.
-    pub file_bytes: Option<u64>,
     /// Longest wait for blocks of the file, for each token of a step.
     pub wait: Duration,
     /// Tokens are quantised from the beginning, to this format.
     pub quantises: Option<Format>,
+}
+
+/// The file of a chat.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileRules {
+    /// Where it is.
+    pub path: String,
+    /// Most bytes to which blocks that leave memory let it grow.
+    pub most: Option<u64>,
 }
 
 /// How tokens of a layer are quantised.
@@ -211,10 +218,13 @@ impl Config {
         let others = memory::collect(recommended.into_iter().filter(|key| given.binary_search(key).is_err()))?;
         warnings.unknown_keys(&others, "defaults_json: ")?;
         let quant = quant(&values, layers, &mut warnings)?;
-        let (memory, sink_tokens) = (memory_rules(&values)?, values.kv_quant_sink_tokens);
-        let base = if values.kv_memory_base.is_empty() { None } else { Some(memory::text(&values.kv_memory_base)?) };
+        let (memory, sink_tokens) = (memory_rules(&values), values.kv_quant_sink_tokens);
+        let path = |given: &str| if given.is_empty() { Ok(None) } else { memory::text(given).map(Some) };
+        let most = bytes_of(values.kv_memory_file_mb);
+        let file = path(&values.kv_memory_file)?.map(|path| FileRules { path, most });
+        let base = path(&values.kv_memory_base)?;
         let k8v4_layers = values.kv_quant_k8v4_layers;
-        Ok((Config { eviction, lossless, quant, k8v4_layers, sink_tokens, memory, base }, warnings.into_texts()?))
+        Ok((Config { eviction, lossless, quant, k8v4_layers, sink_tokens, memory, file, base }, warnings.into_texts()?))
     }
 }
 
@@ -234,7 +244,7 @@ fn object<'a>(json: &'a [u8], name: &str) -> Result<Object<'a>> {
     };
     match Json::parse(text.as_bytes()) {
         Ok(object @ Json::Object(_)) => Ok(object),
-        Ok(other) => bail!(InvalidArgument, "{name} is {}; a JSON object expected", keys::describe(&other)),
+        Ok(other) => bail!(InvalidArgument, "{name} is {}; a JSON object expected", other),
         Err(error) => {
             let error = error.unless_out_of_memory()?;
             bail!(InvalidArgument, "{name} is not JSON: {}", error.message())
@@ -257,7 +267,11 @@ fn check(values: &Values) -> Result<()> {
     let memory = budget_bytes(values).is_some();
     if (values.kv_quant.is_some() || memory) && (values.kv_h2o_enable || compresses) {
         let other = if values.kv_h2o_enable { name::kv_h2o_enable } else { name::kv_lossless_enable };
-        let own = if memory { name::kv_memory_mb } else { name::kv_quant };
+        let own = match values.kv_memory_bytes {
+            _ if !memory => name::kv_quant,
+            0 => name::kv_memory_mb,
+            _ => name::kv_memory_bytes,
+        };
         bail!(
             InvalidArgument,
             "{own} is given and {other} true; one of them expected: tokens of a budget or in fewer bits are not evicted \
@@ -341,12 +355,9 @@ fn budget_bytes(values: &Values) -> Option<u64> {
     bytes_of(values.kv_memory_mb).or(Some(values.kv_memory_bytes).filter(|bytes| *bytes > 0))
 }
 
-fn memory_rules(values: &Values) -> Result<Option<MemoryRules>> {
-    let Some(bytes) = budget_bytes(values) else { return Ok(None) };
-    let file = if values.kv_memory_file.is_empty() { None } else { Some(memory::text(&values.kv_memory_file)?) };
+fn memory_rules(values: &Values) -> Option<MemoryRules> {
     let wait = Duration::from_micros(values.kv_memory_wait_us.into());
-    let file_bytes = bytes_of(values.kv_memory_file_mb);
-    Ok(Some(MemoryRules { bytes, file, file_bytes, wait, quantises: values.kv_quant }))
+    Some(MemoryRules { bytes: budget_bytes(values)?, wait, quantises: values.kv_quant })
 }
 
 fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {

@@ -5,7 +5,7 @@
 //! ([`tokens`]) and opens one [`step`], which threads share; end closes it, and takes what it has learnt. Besides, only
 //! [`Session::keep`] and [`Session::trim`] move tokens.
 //!
-//! [`State`] is behind one mutex. Lock order: the state, then the slot of a step, then the queue of the store.
+//! [`State`] is behind one mutex; docs/architecture.md has the order of locks.
 
 mod base;
 mod budget;
@@ -36,6 +36,7 @@ pub use sums::ScoredRows;
 pub use tokens::CacheLengths;
 
 use crate::attend::WorkPool;
+use crate::file::check_fingerprint;
 use crate::layout::{self, Cache, Kind, Layout, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::{Settings, Spares, Store};
@@ -117,11 +118,12 @@ impl Session {
         if !(1..=MOST_LANES).contains(&lanes) {
             bail!(InvalidArgument, "lanes is {lanes}; 1 to {MOST_LANES} expected");
         }
+        check_fingerprint(fingerprint)?;
         let (mut config, mut warnings) = Config::parse(config_json, defaults_json, layers)?;
         if !host.attends {
             let memory = config.memory.take().is_some();
             let quant = config.quant.take().is_some();
-            for (key, _) in [("kv_quant", quant), ("kv_memory_mb", memory)].into_iter().filter(|(_, given)| *given) {
+            for (key, _) in [("kv_quant", quant), ("the budget", memory)].into_iter().filter(|(_, given)| *given) {
                 let why = "the host does not attend (mnnkv_session_options::attends)";
                 memory::push(&mut warnings, memory::format(format_args!("{key} has no effect: {why}"))?)?;
             }
@@ -137,8 +139,7 @@ impl Session {
         let layers = memory::try_collect((0..layers).map(|number| Layer::new(number, &config)))?;
         let slots = memory::collect(layers.iter().map(|layer| layer.slot.clone()))?;
         let (rules, base) = (config.memory.take(), config.base.take());
-        let file = rules.as_ref().and_then(|rules| Some((rules.file.as_deref()?, rules.file_bytes)));
-        let tier = file.map(|(path, most)| Tier::new(path, fingerprint, most)).transpose()?;
+        let tier = config.file.as_ref().map(|file| Tier::new(&file.path, fingerprint, file.most)).transpose()?;
         let budget = rules.map(Budget::new);
         let (encoding, spare) = (Encoding::default(), Spare::default());
         let session = Session {
@@ -195,6 +196,7 @@ impl Session {
         let share = share.as_ref();
         let layer = find(layers, layer)?;
         layer.prepare(spare, self.lanes)?;
+        layer.collect(tier.as_mut())?;
 
         let mut spares = Spares::default();
         if let Some(cache) = &mut cache {
@@ -216,7 +218,6 @@ impl Session {
             lossless.begin(store, cache.as_ref(), kv_len);
             lossless.prefetch_next(store, spares);
         }
-        layer.collect(tier.as_mut())?;
         layer.fit(share, kv_len, tier.as_mut());
         layer.open(cache.as_ref(), tier.as_ref())?;
         let (attends, wanted, is_first) = (layer.step.attends, layer.step.wanted, layer.number == 0);

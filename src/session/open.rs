@@ -141,10 +141,14 @@ impl Session {
             own.into_iter().try_for_each(|place| memory::push(&mut places, place))?;
         }
         let claimed = file.claimed(places)?;
+        let other = match other.take() {
+            Some((file, path)) => Some(Tier::of(file, path, &self.fingerprint, tier.as_ref())?),
+            None => None,
+        };
         // Nothing below fails, but for a thread that has attended meanwhile, which no host may have.
         layers.iter_mut().try_for_each(|layer| layer.reset(store, tier.as_mut()))?;
-        if let Some((file, path)) = other.take() {
-            *tier = Some(Tier::of(file, path, &self.fingerprint, tier.take())?);
+        if other.is_some() {
+            *tier = other;
         }
         if let Some(file) = tier.as_mut().and_then(|tier| tier.file.as_mut()) {
             file.take_space(claimed);

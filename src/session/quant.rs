@@ -160,7 +160,10 @@ impl Quant {
     /// Takes what a chat file has.
     pub(super) fn take(&mut self, state: QuantState) {
         (self.poor, self.stays_raw) = (state.poor, state.stays_raw);
-        (self.widths, self.format) = (state.widths, self.format.max(state.format).min(self.rules.fewest));
+        self.widths = state.widths;
+        if self.rules.is_bounded {
+            self.format = self.format.max(state.format).min(self.rules.fewest);
+        }
         self.ladder.take_gone(state.gone);
     }
 

@@ -18,7 +18,6 @@ use crate::status::{Result, Status, bail};
 use crate::sys::storage::Storage;
 use crate::sys::{Shared, memory};
 use std::ops::Range;
-use std::path::Path;
 
 /// The cache of a layer, and its tokens there.
 pub type LayerCache<'a> = (Option<Cache<'a>>, u32);
@@ -111,10 +110,16 @@ impl Session {
         if lost > 0 {
             bail!(Corrupt, "{lost} heads of blocks that {} alone had are damaged there, and lost", tier.path());
         }
-        tier.opened()?;
         let mut anew = match other {
-            Some(path) => Some(ChatFile::create(Storage::create(Path::new(path))?, &self.fingerprint)?),
-            None => tier.anew()?,
+            Some(path) => Some(tier::create(path, &self.fingerprint)?),
+            None => {
+                match tier.opened() {
+                    // No chat of the session's is lost: another file has its path.
+                    Err(error) if error.status() == Status::Corrupt => bail!(Io, "{error}"),
+                    opened => drop(opened?),
+                }
+                tier.anew()?
+            }
         };
         let mut new = NewState { keeps_sections: *has_chat, working, ..NewState::default() };
         sections.iter().try_for_each(|(name, bytes)| new.put(name, bytes))?;
@@ -144,6 +149,7 @@ impl Session {
             }
         };
         let written = writer.file.written() - before;
+        let is_renamed = anew.is_some() && other.is_none();
         if let Some(file) = anew {
             tier.moves_to(file, other)?;
         }
@@ -155,6 +161,9 @@ impl Session {
             }
         }
         self.fit(state)?;
+        // Until then a power failure may bring back the last save.
+        let renamed = state.tier.as_ref().filter(|_| is_renamed).and_then(Tier::storage);
+        renamed.map_or(Ok(()), Storage::sync_name)?;
         Ok(written)
     }
 }

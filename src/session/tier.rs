@@ -12,7 +12,7 @@ use crate::file::{Access, ChatFile};
 use crate::status::{Error, Result, Status, bail};
 use crate::sys::storage::Storage;
 use crate::sys::{Shared, files, memory};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use writer::{Directions, Job, Writer, Written};
 use xxhash_rust::xxh3::xxh3_64;
@@ -56,6 +56,8 @@ pub(super) struct Tier {
     rest: u32,
     failure: Option<Error>,
     written: u64,
+    /// The end of the last block that was written.
+    end: u64,
     failed: u64,
     late: u64,
 }
@@ -74,6 +76,11 @@ impl Tier {
     /// Its path, as the config has it.
     pub(super) fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Where its bytes are; `None` where it could not be made.
+    pub(super) fn storage(&self) -> Option<&Storage> {
+        Some(self.file.as_ref()?.storage())
     }
 
     /// The file, and the longest wait for blocks; `None` where it could not be made.
@@ -106,20 +113,15 @@ impl Tier {
         self.file.as_ref().map_or(0, ChatFile::bytes)
     }
 
-    /// Begins a new file at a path.
-    /// INVALID_ARGUMENT: if a saved chat is there.
+    /// Begins a new file at a path. As [`create`].
     pub(super) fn create(path: &str, fingerprint: &[u8]) -> Result<Self> {
-        let file = open_or_create(path, fingerprint)?;
-        if file.version().is_some() {
-            bail!(InvalidArgument, "{path} has another chat: open it, or remove it");
-        }
-        Tier::of(file, memory::text(path)?, fingerprint, None)
+        Tier::of(create(path, fingerprint)?, memory::text(path)?, fingerprint, None)
     }
 
     /// Takes a file, with the settings of another one.
-    pub(super) fn of(file: ChatFile, path: String, fingerprint: &[u8], before: Option<Tier>) -> Result<Self> {
-        let most = before.as_ref().and_then(|before| before.most);
-        let [_, written, failed, late] = before.as_ref().map_or([0; 4], Tier::counts);
+    pub(super) fn of(file: ChatFile, path: String, fingerprint: &[u8], before: Option<&Tier>) -> Result<Self> {
+        let most = before.and_then(|before| before.most);
+        let [_, written, failed, late] = before.map_or([0; 4], Tier::counts);
         let file = Some(file);
         Ok(Tier { most, file, written, failed, late, ..Tier::without_file(path, fingerprint)? })
     }
@@ -139,6 +141,7 @@ impl Tier {
             rest: 0,
             failure: None,
             written: 0,
+            end: 0,
             failed: 0,
             late: 0,
         })
@@ -161,16 +164,17 @@ impl Tier {
         if !file.is_at_path() && files::kind(self.place()).is_ok() {
             bail!(InvalidArgument, "another file has taken the place of {}: it is left alone", self.path);
         }
-        let path = memory::format(format_args!("{}.new", self.place().display()))?;
-        let made = match Storage::create(Path::new(&path)) {
+        let path = PathBuf::from(files::text(&[self.place().as_os_str(), ".new".as_ref()], 0)?);
+        let made = match Storage::create(&path) {
             Ok(made) => made,
             Err(refused) => {
                 // What a save that was killed has left.
-                let found = Storage::edit(Path::new(&path)).map_err(|_| refused)?;
+                let found =
+                    Storage::edit(&path).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
                 if !ChatFile::is_left(&found)? {
                     drop(ChatFile::open(found, Some(&self.fingerprint), Access::Read)?);
-                    files::remove(Path::new(&path)).map_err(|e| files::failed("remove", Path::new(&path), &e))?;
-                    Storage::create(Path::new(&path))?
+                    files::remove(&path).map_err(|e| files::failed("remove", &path, &e))?;
+                    Storage::create(&path)?
                 } else {
                     found
                 }
@@ -179,20 +183,21 @@ impl Tier {
         ChatFile::create(made, &self.fingerprint).map(Some)
     }
 
-    /// A file that has been committed takes the place of this one, at its path or another.
+    /// A file that has been committed takes the place of this one, at its path or another. On an error this one stays.
     pub(super) fn moves_to(&mut self, mut file: ChatFile, path: Option<&str>) -> Result<()> {
         match path {
             Some(path) => self.path = memory::text(path)?,
             None => file.rename(self.place(), &self.path).inspect_err(|_| file.storage().remove())?,
         }
-        self.failure = None;
+        (self.failure, self.end) = (None, 0);
         self.file = Some(file);
         Ok(())
     }
 
     /// Whether another program has written to the file, or cut it.
     pub(super) fn is_harmed(&self) -> bool {
-        let is_short = |file: &ChatFile| file.storage().len().is_ok_and(|len| len < file.len());
+        // Behind `end` are at most places that were given away.
+        let is_short = |file: &ChatFile| file.storage().len().is_ok_and(|len| len < file.len().min(self.end));
         self.file.as_ref().is_some_and(|file| is_short(file) || !file.is_whole())
     }
 
@@ -286,17 +291,18 @@ impl Tier {
                 continue;
             }
             let Written { ticket, heads, basis, .. } = self.ended.swap_remove(at);
+            // Of a block that is gone nothing is wanted: it may be another chat's.
+            let Some(block) = blocks.written(ticket) else { continue };
             if let Some(basis) = basis {
                 blocks.set_basis(basis);
             }
-            // Of a block that is gone nothing is wanted.
-            let Some(block) = blocks.written(ticket) else { continue };
             match heads {
                 Ok(heads) => {
                     let place = &blocks.list()[block as usize].place;
-                    let size =
-                        |place: &Place| place.ranges(blocks.size()).map(|range| range.end - range.start).sum::<u64>();
-                    self.written += place.as_ref().map_or(0, size);
+                    for range in place.iter().flat_map(|place| place.ranges(blocks.size())) {
+                        self.written += range.end - range.start;
+                        self.end = self.end.max(range.end);
+                    }
                     blocks.end_write(block, Some(heads));
                 }
                 Err(error) => {
@@ -373,8 +379,19 @@ pub(super) fn read_at(file: &ChatFile, offset: u64, from: &Offloaded, bytes: &mu
     Ok(())
 }
 
+/// A new file at a path, in place of what a session has left that was killed. IO: if another file is there.
+pub(super) fn create(path: &str, fingerprint: &[u8]) -> Result<ChatFile> {
+    let at = Path::new(path);
+    let made = Storage::create(at).or_else(|refused| {
+        let left = Storage::edit(at).ok().filter(|_| !files::is_link(at));
+        left.filter(|found| ChatFile::is_left(found) == Ok(true)).ok_or(refused)
+    })?;
+    ChatFile::create(made, fingerprint)
+}
+
 /// The file at a path: one with a chat, or a new one in place of what a session has left that was killed.
-/// INVALID_ARGUMENT: if another file is there. BUSY: if it is open. STALE: if its chat is of another model.
+/// INVALID_ARGUMENT: if a symbolic link is there. BUSY: if it is open. STALE: if its chat is of another model. CORRUPT: if it is
+/// no chat file.
 pub(super) fn open_or_create(path: &str, fingerprint: &[u8]) -> Result<ChatFile> {
     let at = Path::new(path);
     match Storage::create(at) {

@@ -116,9 +116,6 @@ impl State {
 
     /// What a budget has cost, and what has failed.
     fn budget_warnings(&self, visit: &mut Visit<'_>) -> Result<()> {
-        if self.budget.is_none() {
-            return Ok(());
-        }
         let ladders = || self.layers.iter().filter_map(|layer| Some(&layer.quant.as_ref()?.ladder));
         // A layer that stays raw has a line of its own.
         let over = |layer: &Layer| {

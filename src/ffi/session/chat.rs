@@ -41,7 +41,7 @@ pub unsafe extern "C" fn mnnkv_session_put(
 
 /// Writes the bytes of a section, as they were given or saved last, and their number to *len.
 /// NOT_FOUND: if the chat has no such section
-/// CORRUPT: if its bytes are damaged
+/// CORRUPT: if its bytes are damaged. IO: if the file cannot be read
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_get(
     session: *const mnnkv_session,
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn mnnkv_session_get(
 /// and has not begun since.
 /// written: bytes written; may be NULL.
 /// INVALID_ARGUMENT: if a layer is open, layers, kv_len or a cache does not fit, there is no path, or another file has taken it
-/// IO: if the system cannot write, or there is a file at path
+/// IO: if the system cannot write, or another file is at path. NOT_FOUND: if its folder is missing
 /// CORRUPT: if blocks that only the file had are damaged there. They are dropped and counted ("lost", docs/report.md), and a
 /// repeated call saves the rest
 /// After a failure the last save stands, and the chat goes on.
@@ -85,16 +85,15 @@ pub unsafe extern "C" fn mnnkv_session_save(
             let at = caches.wrapping_byte_add(layer * first.struct_size as usize);
             let cache = pointer::required(at, "caches")?;
             let has_cache = !cache.layout.is_null() || !cache.key.is_null() || !cache.value.is_null();
-            let layout: Option<Given> = if has_cache { Some(given::checked(cache.layout)?) } else { None };
+            let layout = has_cache.then(|| given::checked(cache.layout));
+            let layout: Option<Given> = layout.transpose().map_err(|e| e.within(format_args!("caches[{layer}]")))?;
             memory::push(&mut given, (cache, layout))?;
         }
         with(session, |session| {
             let mut list: Vec<LayerCache<'_>> = Vec::new();
-            for (cache, layout) in &given {
-                let own = match layout {
-                    Some(layout) => Some(layout.cache(cache.key, cache.value)?),
-                    None => None,
-                };
+            for (layer, (cache, layout)) in given.iter().enumerate() {
+                let own = layout.as_ref().map(|layout| layout.cache(cache.key, cache.value));
+                let own = own.transpose().map_err(|e| e.within(format_args!("caches[{layer}]")))?;
                 memory::push(&mut list, (own, cache.kv_len))?;
             }
             let bytes = session.save(path, &mut list)?;
@@ -107,7 +106,7 @@ pub unsafe extern "C" fn mnnkv_session_save(
 /// Goes on with a saved chat, with the same config as if it had never stopped: its tokens, positions, scores, plan, windows and
 /// sections take the place of the session's; windows of the session stay. Layers that it has not are reset.
 /// path: the file, which is the chat's from now on. NULL = as for mnnkv_session_save.
-/// NOT_FOUND: if there is no file, or no chat was saved in it
+/// NOT_FOUND: if there is no file, or no chat was saved in it. IO: if the system cannot read it
 /// STALE: if it has another fingerprint than the session's options
 /// BUSY: if it is open, in this process or another
 /// INVALID_ARGUMENT: if a layer is open, the chat has more layers, the budget is too small for it, a window of the session shows

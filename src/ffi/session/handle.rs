@@ -52,7 +52,7 @@
 //!   copy takes memory for stored tokens until the next end. Only private anonymous memory (malloc's) returns to the system.
 //! - Threads. Several layers may be open at once. mnnkv_session_trim may overlap any call but destroy; h2o.h has another
 //!   exception. Functions with a const session wait while another call runs, but mnnkv_session_attend does not.
-//!   Begin, end, keep and reset of a layer return BUSY while a thread attends. Workers sleep when idle. Destroy waits for them.
+//!   Calls that would change or close an open step return BUSY while a thread attends, abort too: join your threads first.
 
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::given;
@@ -177,7 +177,7 @@ unsafe impl Sized32 for mnnkv_session_options {
 }
 
 /// Makes a session.
-/// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
+/// INVALID_ARGUMENT: if a field or value is out of range, or a text no JSON object. kv_memory_base: as mnnkv_session_open, too
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_create(
     options: *const mnnkv_session_options,
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn mnnkv_session_create(
     })
 }
 
-/// Frees a session, and all tokens that are not in a cache. Waits for jobs of its workers that have begun.
+/// Frees a session, and all tokens that are not in a cache. Waits for jobs of its workers that have begun; idle ones sleep.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     // SAFETY: the header is the contract.

@@ -392,7 +392,7 @@ impl Ladder {
             };
             match others.find(may_leave) {
                 Some(other) => blocks.leave(other, head),
-                None if are_coming => self.waits = true,
+                None if are_coming || blocks.list()[block as usize].ticket > 0 => self.waits = true,
                 None if drops == Drops::Refused => break,
                 None => {
                     blocks.leave(block, head);

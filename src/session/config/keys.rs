@@ -109,7 +109,7 @@ impl KeyType for Wholes {
         for (at, value) in given.iter().enumerate() {
             match kind.accept(value)? {
                 Some(number) => memory::push(&mut numbers, number)?,
-                None => bail!(InvalidArgument, "item {at} is {}; {} expected", describe(value), kind.allowed()),
+                None => bail!(InvalidArgument, "item {at} is {}; {} expected", value, kind.allowed()),
             }
         }
         Ok(Some(numbers))
@@ -188,26 +188,8 @@ fn read<K: KeyType>(kind: K, name: &str, given: &Object, defaults: &Object) -> R
     let Some(value) = given.get(name).or_else(|| defaults.get(name)) else { return Ok(kind.default()) };
     match kind.accept(value).map_err(|error| error.within(name))? {
         Some(value) => Ok(value),
-        None => bail!(InvalidArgument, "{name} is {}; {} expected", describe(value), kind.allowed()),
+        None => bail!(InvalidArgument, "{name} is {}; {} expected", value, kind.allowed()),
     }
-}
-
-/// A value for messages: short, and without control characters.
-pub(super) fn describe(value: &Value) -> impl Display {
-    display(move |f| match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => write!(f, "{value}"),
-        Value::Text(text) => write!(f, "\"{}\"", shorten(text)),
-        Value::List(values) => write!(f, "an array of {}", values.len()),
-        Value::Object(values) => write!(f, "an object of {}", values.len()),
-    })
-}
-
-/// The first 60 characters of a text, for messages, without control characters.
-pub(super) fn shorten(text: &str) -> impl Display {
-    const CHARS: usize = 60;
-    let end = text.char_indices().nth(CHARS).map_or(text.len(), |(at, _)| at);
-    let more = if end < text.len() { "..." } else { "" };
-    display(move |f| write!(f, "{}{more}", text[..end].escape_debug()))
 }
 
 /// The layers of a scope.

@@ -17,17 +17,17 @@ impl Config {
 
 impl MemoryRules {
     /// One line: what a budget of so many bytes does to the tokens of a chat, and with what it holds of a model also from which
-    /// length on. `is_missing`: its file could not be made.
-    pub fn outlook(&self, bytes: u64, holds: Option<Holds>, is_missing: bool) -> Result<String> {
-        memory::format(format_args!("{}", Bounded(self, bytes, holds, is_missing)))
+    /// length on. `file`: that of the chat, and whether it could not be made.
+    pub fn outlook(&self, bytes: u64, holds: Option<Holds>, file: Option<(&str, bool)>) -> Result<String> {
+        memory::format(format_args!("{}", Bounded(self, bytes, holds, file)))
     }
 }
 
-struct Bounded<'a>(&'a MemoryRules, u64, Option<Holds>, bool);
+struct Bounded<'a>(&'a MemoryRules, u64, Option<Holds>, Option<(&'a str, bool)>);
 
 impl Display for Bounded<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Bounded(memory, bytes, holds, is_missing) = self;
+        let Bounded(memory, bytes, holds, file) = self;
         let budget = *bytes as f64 / 1e6;
         if holds.is_some_and(|holds| holds.quantised_tokens == Holds::ALL) {
             return write!(f, "at most {budget} MB, which hold the windows of all layers");
@@ -49,9 +49,9 @@ impl Display for Bounded<'_> {
         holds.map_or(Ok(()), |holds| write!(f, "up to {} tokens, ", Grouped(holds.quantised_tokens)))?;
         f.write_str("then")?;
         f.write_str(" the least attended ones ")?;
-        match &memory.file {
-            Some(file) if *is_missing => write!(f, "are dropped, since {file} could not be made"),
-            Some(file) => write!(f, "go to {file}"),
+        match file {
+            Some((file, true)) => write!(f, "are dropped, since {file} could not be made"),
+            Some((file, false)) => write!(f, "go to {file}"),
             None => f.write_str("are dropped"),
         }
     }
@@ -66,7 +66,8 @@ impl Display for Outlook<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let layers = self.layers;
         if let Some(memory) = &self.config.memory {
-            return Bounded(memory, memory.bytes, None, false).fmt(f);
+            let file = self.config.file.as_ref().map(|file| (&*file.path, false));
+            return Bounded(memory, memory.bytes, None, file).fmt(f);
         }
         if let Some((first, format)) = self.config.quant.filter(|(first, _)| *first < layers) {
             let raw = self.config.sink_tokens;

@@ -79,7 +79,7 @@ fn errors_have_the_value_and_the_range() {
         (r#"{"kv_h2o_block_tokens": -1}"#, "kv_h2o_block_tokens is -1; a whole number from 1 to 65536 expected"),
         (r#"{"kv_h2o_block_tokens": 16.5}"#, "kv_h2o_block_tokens is 16.5; a whole number from 1 to 65536 expected"),
         (r#"{"kv_h2o_ema_alpha": "0.9"}"#, r#"kv_h2o_ema_alpha is "0.9"; a number from 0 to 1 expected"#),
-        (r#"{"kv_h2o_enable": [1,2]}"#, "kv_h2o_enable is an array of 2; true or false expected"),
+        (r#"{"kv_h2o_enable": [1,2]}"#, "kv_h2o_enable is a list of 2; true or false expected"),
         (
             r#"{"kv_h2o_target_mode": "dyn\namic"}"#,
             r#"kv_h2o_target_mode is "dyn\namic"; "adaptive" or "static" expected"#,
@@ -89,7 +89,7 @@ fn errors_have_the_value_and_the_range() {
             "kv_lossless_scope is 1; \"front_n\" or \"h2o_kept\" or \"front_n_and_h2o_kept\" or \"none\" expected",
         ),
         (&long, &shortened),
-        ("[1]", "config_json is an array of 1; a JSON object expected"),
+        ("[1]", "config_json is a list of 1; a JSON object expected"),
         ("null", "config_json is null; a JSON object expected"),
     ] {
         assert_eq!(refused(config.as_bytes()).message(), message);
@@ -133,7 +133,7 @@ fn defaults_hold_where_the_config_has_no_key() {
     let refused =
         |config: &str, defaults: &str| Config::parse(config.as_bytes(), defaults.as_bytes(), LAYERS).unwrap_err();
     for (config, defaults, message) in [
-        ("{}", "[1]", "defaults_json is an array of 1; a JSON object expected"),
+        ("{}", "[1]", "defaults_json is a list of 1; a JSON object expected"),
         ("{}", "{", "defaults_json is not JSON"),
         (
             r#"{"kv_h2o_ema_alpha": 0.5}"#,

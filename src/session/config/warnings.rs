@@ -1,8 +1,9 @@
 //! Warnings about a config that is no error.
 
-use super::keys::{NAMES, RETIRED, Values, name, shorten};
+use super::keys::{NAMES, RETIRED, Values, name};
 use super::{EvictionRules, Ratio};
 use crate::attend::Format;
+use crate::json::Short;
 use crate::status::Result;
 use crate::sys::memory;
 use std::fmt;
@@ -36,10 +37,10 @@ const IDLE: &[Idle] = &[
         needs: "kv_quant must be \"k4v4\", or kv_memory_mb or kv_memory_bytes above 0",
     },
     Idle {
-        keys: |key| key.starts_with(MEMORY) && ![name::kv_memory_mb, name::kv_memory_bytes].contains(&key),
+        keys: |key| [name::kv_memory_file_mb, name::kv_memory_wait_us].contains(&key),
         idle: |values, has| {
             let is_given = has(name::kv_memory_mb) || has(name::kv_memory_bytes);
-            super::budget_bytes(values).is_none() && (!is_given || !values.kv_memory_file.is_empty())
+            super::budget_bytes(values).is_none() && !is_given
         },
         needs: "kv_memory_mb or kv_memory_bytes must be above 0",
     },
@@ -83,7 +84,6 @@ const IDLE: &[Idle] = &[
 const H2O: &str = "kv_h2o_";
 const LOSSLESS: &str = "kv_lossless_";
 const QUANT: &str = "kv_quant";
-const MEMORY: &str = "kv_memory_";
 
 fn compresses(values: &Values) -> bool {
     values.kv_lossless_enable && values.kv_lossless_runtime_enable
@@ -181,10 +181,10 @@ impl Warnings {
             let most = if ours { 3 } else { (rest.len() / 3).min(2) };
             match similar(key, most) {
                 Some(name) => {
-                    let key = shorten(key);
+                    let key = Short(key);
                     self.push(format_args!("{place}{key} is not a key of this version; did you mean {name}?"))?;
                 }
-                None if ours => self.push(format_args!("{place}{} is not a key of this version", shorten(key)))?,
+                None if ours => self.push(format_args!("{place}{} is not a key of this version", Short(key)))?,
                 None => {}
             }
         }

@@ -84,10 +84,10 @@ impl SavedEviction {
         if tokens != physical {
             bail!(Corrupt, "{tokens} tokens have positions; the layer has {physical}");
         }
-        if let Some(plan) = &self.plan {
-            layout::check_pairs(plan, physical).map_err(|e| e.within("plan"))?;
+        match self.plan.as_deref().map(|plan| layout::check_pairs(plan, physical)) {
+            Some(Err(error)) => bail!(Corrupt, "plan: {error}"),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Reads what [`save`] wrote.

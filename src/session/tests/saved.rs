@@ -42,6 +42,11 @@ impl Drop for ChatPath {
 
 /// Saves all layers; returns the bytes written.
 pub(super) fn save(chat: &mut Chat, path: &ChatPath) -> Result<u64> {
+    save_to(chat, Some(path))
+}
+
+/// Likewise, to the chat's own file where no path is given.
+fn save_to(chat: &mut Chat, path: Option<&ChatPath>) -> Result<u64> {
     let mut caches: Vec<LayerCache<'_>> = chat
         .hosts
         .iter_mut()
@@ -50,7 +55,7 @@ pub(super) fn save(chat: &mut Chat, path: &ChatPath) -> Result<u64> {
             (Some(host.cache()), len)
         })
         .collect();
-    chat.session.save(Some(path.text()), &mut caches)
+    chat.session.save(path.map(ChatPath::text), &mut caches)
 }
 
 /// Saves the layers of a chat that was opened and has not begun since.
@@ -216,6 +221,32 @@ fn a_chat_moves_to_another_path_and_the_first_file_stays_as_it_was_saved() {
     other.session.open(Some(second.text())).unwrap();
     assert_eq!(other.session.section("tokens").unwrap(), b"twenty");
     assert_eq!(other.session.section("none").unwrap_err().status(), Status::NotFound);
+}
+
+#[test]
+fn a_file_that_is_taken_stays_and_the_chat_is_saved_elsewhere() {
+    let (own, other) = (ChatPath::new(), ChatPath::new());
+    let config = json!({"kv_memory_file": own.text()});
+    let mut first = Chat::new(config.clone(), LAYERS as u32, flash(2, 8, 4, 96));
+    first.step(0, 20);
+    save_to(&mut first, None).unwrap();
+    let mut chat = Chat::new(config, LAYERS as u32, flash(2, 8, 4, 96));
+    assert!(chat.session.warnings().unwrap().contains("kv_memory_file: "), "without a budget, too");
+    chat.step(0, 7);
+    assert_eq!(save_to(&mut chat, None).unwrap_err().status(), Status::Busy);
+    save_to(&mut chat, Some(&other)).unwrap();
+    drop(first);
+    let text = ChatPath::new();
+    std::fs::write(text.text(), "a file of the user's").unwrap();
+    let config = json!({"kv_memory_file": text.text()});
+    let mut third = Chat::new(config, LAYERS as u32, flash(2, 8, 4, 96));
+    third.step(0, 5);
+    for path in [None, Some(&own)] {
+        assert_eq!(save_to(&mut third, path).unwrap_err().status(), Status::Io, "{:?}", path.map(ChatPath::text));
+    }
+    third.session.open(Some(own.text())).unwrap();
+    assert_eq!(third.lengths(0), (20, 20));
+    assert_eq!(std::fs::read(text.text()).unwrap(), b"a file of the user's");
 }
 
 #[test]

@@ -5,11 +5,9 @@ use super::*;
 #[test]
 fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
     let config = clean(json!({"kv_memory_mb": 64.5, "kv_memory_file": "blocks.kv", "kv_memory_file_mb": 2}));
-    let memory = config.memory.clone().unwrap();
-    assert_eq!(
-        (memory.bytes, memory.file.as_deref(), memory.file_bytes),
-        (64_500_000, Some("blocks.kv"), Some(2_000_000))
-    );
+    let file = FileRules { path: "blocks.kv".into(), most: Some(2_000_000) };
+    assert_eq!((config.memory.as_ref().unwrap().bytes, config.file.clone()), (64_500_000, Some(file)));
+    assert!(clean(json!({"kv_memory_file": "x"})).file.is_some(), "a chat without a budget is saved, too");
     let rules = QuantRules { sink_tokens: 16, always: None, fewest: Format::K4V4, is_bounded: true };
     assert_eq!((config.quant_of(0), config.lossless), (Some(rules), None));
     assert_eq!(clean(json!({"kv_memory_bytes": 1000})).memory.unwrap().bytes, 1000);
@@ -71,12 +69,8 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
     assert!(refused(both.as_bytes()).message().starts_with("kv_memory_mb is given and kv_h2o_enable true"));
     for (idle, why) in [
         (
-            json!({"kv_memory_file": "x"}),
-            "kv_memory_file has no effect: kv_memory_mb or kv_memory_bytes must be above 0",
-        ),
-        (
-            json!({"kv_memory_mb": 0, "kv_memory_file": "x"}),
-            "kv_memory_file has no effect: kv_memory_mb or kv_memory_bytes must be above 0",
+            json!({"kv_memory_file": "x", "kv_memory_wait_us": 1}),
+            "kv_memory_wait_us has no effect: kv_memory_mb or kv_memory_bytes must be above 0",
         ),
         (
             json!({"kv_memory_mb": 1, "kv_lossless_block_tokens": 64}),
