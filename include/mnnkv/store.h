@@ -26,7 +26,7 @@ extern "C" {
 // copied to another buffer.
 //
 // Threads. Calls must not overlap, except mnnkv_store_stats. Workers encode and decode copies and blobs, and sleep when
-// idle. Memory besides the blobs: waiting copies, prefetched layers, decode_cache_bytes, and per thread four times
+// idle. Memory besides the blobs: waiting copies, decode_cache_bytes, and per thread four times
 // the raw bytes of the largest block.
 //
 // A host that has a session needs no store: a session stores cold tokens itself.
@@ -89,8 +89,8 @@ mnnkv_status mnnkv_store_commit(mnnkv_store *store, uint32_t layer, const mnnkv_
 /// needs no encoding; blobs that an edit has cut are dropped.
 ///
 /// Packing, strides and max_tokens may differ from submit; heads, head_dim and dtypes must not.
-/// V INT8: if mnnkv_store_compacted named tokens while others were released, value sums lack these.
-/// mnnkv_kv_appended and mnnkv_kv_changed with the tokens from the first one named on must follow. Sessions see to it.
+/// V INT8: the sums of V (layout.h) lack tokens that were released while mnnkv_store_compacted told an edit. Call
+/// mnnkv_kv_changed, and mnnkv_kv_appended, from the first token of that edit on. Sessions see to it.
 /// restored_bytes: raw bytes written.
 /// STALE: if the layout does not fit a block
 /// CORRUPT: if a blob does not decode to the submitted words
@@ -137,7 +137,6 @@ typedef struct mnnkv_store_statistics {
     uint64_t queue_peak;           ///< The maximum of queued_blocks.
     uint64_t busy_blocks;          ///< Blocks refused with BUSY.
     uint64_t failed_blocks;        ///< Blocks that failed to encode, or the strict check, and stay raw.
-    uint64_t prefetch_hits;        ///< Restored blocks that were prefetched.
     uint64_t cache_hits;           ///< Restored blocks that were kept decoded.
     uint64_t cache_misses;         ///< Restored blocks that restore decoded.
     uint64_t decoded_cache_bytes;  ///< Now: bytes of decoded rows.

@@ -66,8 +66,8 @@ pub unsafe extern "C" fn mnnkv_store_commit(
 /// needs no encoding; blobs that an edit has cut are dropped.
 ///
 /// Packing, strides and max_tokens may differ from submit; heads, head_dim and dtypes must not.
-/// V INT8: if mnnkv_store_compacted named tokens while others were released, value sums lack these.
-/// mnnkv_kv_appended and mnnkv_kv_changed with the tokens from the first one named on must follow. Sessions see to it.
+/// V INT8: the sums of V (layout.h) lack tokens that were released while mnnkv_store_compacted told an edit. Call
+/// mnnkv_kv_changed, and mnnkv_kv_appended, from the first token of that edit on. Sessions see to it.
 /// restored_bytes: raw bytes written.
 /// STALE: if the layout does not fit a block
 /// CORRUPT: if a blob does not decode to the submitted words

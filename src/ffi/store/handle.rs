@@ -13,7 +13,7 @@
 //! copied to another buffer.
 //!
 //! Threads. Calls must not overlap, except mnnkv_store_stats. Workers encode and decode copies and blobs, and sleep when
-//! idle. Memory besides the blobs: waiting copies, prefetched layers, decode_cache_bytes, and per thread four times
+//! idle. Memory besides the blobs: waiting copies, decode_cache_bytes, and per thread four times
 //! the raw bytes of the largest block.
 //!
 //! A host that has a session needs no store: a session stores cold tokens itself.

@@ -54,8 +54,6 @@ pub struct mnnkv_store_statistics {
     pub busy_blocks: u64,
     /// Blocks that failed to encode, or the strict check, and stay raw.
     pub failed_blocks: u64,
-    /// Restored blocks that were prefetched.
-    pub prefetch_hits: u64,
     /// Restored blocks that were kept decoded.
     pub cache_hits: u64,
     /// Restored blocks that restore decoded.
@@ -68,7 +66,7 @@ pub struct mnnkv_store_statistics {
 unsafe impl Sized32 for mnnkv_store_statistics {
     const MIN: usize = 128;
 }
-const _: () = assert!(size_of::<mnnkv_store_statistics>() == 200);
+const _: () = assert!(size_of::<mnnkv_store_statistics>() == 192);
 
 impl From<Statistics> for mnnkv_store_statistics {
     fn from(s: Statistics) -> Self {
@@ -95,7 +93,6 @@ impl From<Statistics> for mnnkv_store_statistics {
             queue_peak: s.queue_peak,
             busy_blocks: s.busy_blocks,
             failed_blocks: s.failed_blocks,
-            prefetch_hits: s.prefetch_hits,
             cache_hits: s.cache_hits,
             cache_misses: s.cache_misses,
             decoded_cache_bytes: s.decoded_cache_bytes,
