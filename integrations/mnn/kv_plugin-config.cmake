@@ -3,6 +3,9 @@
 #
 # Sets KV_PLUGIN_INCLUDE_DIRS (of kv_plugin.hpp and what it includes), KV_PLUGIN_DEFINITIONS and KV_PLUGIN_LIBRARIES.
 
+# Else the first MNN_KV of a build folder stays.
+unset(kv_plugin_DIR CACHE)
+
 option(MNN_KV_LINK "mnn-kv: link its library statically, which else is loaded at run time" OFF)
 
 get_filename_component(mnnkv_root "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
@@ -10,6 +13,7 @@ if(EXISTS "${mnnkv_root}/Cargo.toml")
   set(KV_PLUGIN_INCLUDE_DIRS "${mnnkv_root}/include" "${mnnkv_root}/integrations/common" "${mnnkv_root}/integrations/mnn")
 else()
   # Two to four folders below the prefix: share/kv_plugin, lib/cmake/kv_plugin, lib/x86_64-linux-gnu/cmake/kv_plugin.
+  unset(MNNKV_INCLUDE_DIR CACHE)
   find_path(MNNKV_INCLUDE_DIR mnnkv/mnn/kv_plugin.hpp NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH
             HINTS "${CMAKE_CURRENT_LIST_DIR}/../.." "${CMAKE_CURRENT_LIST_DIR}/../../.."
                   "${CMAKE_CURRENT_LIST_DIR}/../../../.." PATH_SUFFIXES include)

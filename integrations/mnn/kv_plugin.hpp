@@ -106,7 +106,7 @@ public:
         if (host_->required && !host_->model) {
             return MNN::NOT_SUPPORT;
         }
-        look_after(cache, *meta);
+        look_after(cache);
         if (host_->dump) {
             prepare_dump(counts, *meta, cache);
         }
@@ -505,10 +505,9 @@ private:
 
     /// The layer under commands between steps.
     template <class Cache>
-    void look_after(Cache& cache, MNN::KVMeta& meta) {
+    void look_after(Cache& cache) {
         see_ = [this, &cache] { return describe(cache); };
         set_length_ = [&cache](std::uint32_t length) { cache.mPastLength = static_cast<int>(length); };
-        object_ = [this, &cache, &meta] { return objection(meta, cache); };
     }
 
     /// Gives a layer that was loaded a cache for its tokens and those of the step. MNN may have none, or a smaller one.
@@ -691,7 +690,6 @@ private:
     /// The cache as it is between steps, its length, and why it cannot be compressed; set by begin.
     std::function<mnnkv_cache()> see_;
     std::function<void(std::uint32_t)> set_length_;
-    std::function<std::string()> object_;
     /// Its tokens are in a file until the next begin.
     bool is_loaded_ = false;
     /// The centre of INT8 K of a loaded layer.

@@ -211,12 +211,16 @@ private:
         }
         const mnnkv_host::chat_state state = this->state();
         const bool is_own = given.path == of_.file;
-        if (!given.overwrites) {
-            why = !is_own ? conflict(given.path, state)
-                  : of_.has_other ? given.path + " holds another chat" + mnnkv_host::overwrite_hint() : "";
+        // The session has its own file open, where that could be made.
+        const bool replaces = !is_own || (of_.has_other && model_.memory("file_bytes") == 0);
+        why = replaces ? conflict(given.path, state) : "";
+        if (given.overwrites) {
+            why = found_.code() == MNNKV_BUSY ? why : "";
+        } else if (is_own) {
+            why = of_.has_other ? given.path + " holds another chat" + mnnkv_host::overwrite_hint() : "";
         }
         std::unique_ptr<mnnkv_host::file_aside> before;
-        if (why.empty() && (!is_own || (of_.has_other && model_.memory("file_bytes") == 0))) {
+        if (why.empty() && replaces) {
             before.reset(new mnnkv_host::file_aside(given.path));
             why = before->refusal;
         }

@@ -134,7 +134,6 @@ struct host {
                 (void)mnnkv_host::json_path(value, file);
             }
         }
-        file = bounds ? file : "";
     }
 
     std::string config;
@@ -193,6 +192,9 @@ struct host {
             const std::string &key = member.first, &value = member.second;
             if ((key == "kv_chat_enable" || key == "kv_required") && value != "true" && value != "false") {
                 return key + " is " + value + "; true or false expected";
+            }
+            if (key == "kv_memory_base" && value != "\"\"") {
+                return key + " is not for MNN: load the chat with kv_load, and save to another file";
             }
             if (key == "kv_library" && !is_path(value)) {
                 return key + " is " + value + "; the path of a file expected, in UTF-8";

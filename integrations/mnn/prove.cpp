@@ -100,7 +100,7 @@ tokens run(const std::string& model, const chat& how, const std::string& file, d
         if (context.output_tokens.empty() || context.status == LlmStatus::INTERNAL_ERROR) {
             return failed("the answer", turn);
         }
-        if (how.config != "{}" && mnnkv_mnn::metrics(*llm).empty()) {
+        if (how.config != "{}" && mnnkv_mnn::metrics(*llm).find("\"does\"") == std::string::npos) {
             return failed("to switch mnn-kv on", turn);
         }
         all.insert(all.end(), context.output_tokens.begin(), context.output_tokens.end());

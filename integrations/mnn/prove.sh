@@ -28,7 +28,8 @@ cmake=$("$source/cmake/setup.sh" which cmake)
 
 echo "mnn-kv, ${kind:-no sanitizer}"
 "$cmake" -S "$source" -B "$out/mnnkv" --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release -DMNNKV_MODEL=OFF \
-    -DMNNKV_SANITIZE="$kind" -DMNNKV_RUST_TARGET="${kind:+$target}" -DCMAKE_INSTALL_PREFIX="$out/install"
+    -DMNNKV_SANITIZE="$kind" -DMNNKV_RUST_TARGET="${kind:+$target}" -DCMAKE_INSTALL_PREFIX="$out/install" \
+    -DCMAKE_INSTALL_LIBDIR=lib
 "$cmake" --build "$out/mnnkv" > "$out/build.log"
 "$cmake" --install "$out/mnnkv" > "$out/install.log"
 
