@@ -15,7 +15,7 @@ insert() {
         echo "$name is not applied: $files" >&2
         exit 1
     fi
-    echo "$files" | sed 1d | while read -r file; do mv "$file.patched" "$file"; done
+    echo "$files" | sed 1d | while read -r file; do mv "$file.patched" "$file" || exit 1; done || exit 1
 }
 
 # judge PATCH NEXT OPTIONS APPLY: prints the state of the patch, NEXT behind "is applied". OPTIONS of check.sh apply it; a non-empty
