@@ -8,8 +8,8 @@ foreach(file IN LISTS files)
   set(file "$ENV{DESTDIR}${file}")
   file(REMOVE "${file}")
   get_filename_component(folder "${file}" DIRECTORY)
-  # Only folders that belong to this project alone: those that are named after it, and what they contain.
-  while(folder MATCHES "/mnnkv(/|$)")
+  # Only folders that belong to this project alone, and what they contain.
+  while(folder MATCHES "/(mnnkv|kv_plugin|ggml-[0-9]+)(/|$)")
     file(GLOB rest "${folder}/*")
     if(rest)
       break()

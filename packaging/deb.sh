@@ -51,7 +51,7 @@ cp debian/libmnnkv1.copyright debian/copyright
 # symbols HEADERS SONAME PACKAGE
 symbols() {
     echo "$2 $3 #MINVER#"
-    find "include/$1" -maxdepth 1 -name '*.h' ! -name load.h ! -name llama.h -exec cat {} + |
+    find "include/$1" "include/$1.h" -maxdepth 1 -name '*.h' ! -name load.h ! -name llama.h -exec cat {} + |
         sed -n "s/^\(const \)\{0,1\}[a-z][a-z0-9_]* \**\(mnnkv_[a-z0-9_]*\)(.*/ \2@Base $version/p"
 }
 symbols mnnkv libmnnkv.so.1 libmnnkv1 >debian/libmnnkv1.symbols

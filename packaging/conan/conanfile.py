@@ -29,7 +29,7 @@ class MnnkvConan(ConanFile):
     def export_sources(self):
         for pattern in (
             "CMakeLists.txt", "Cargo.*", "LICENSE", "*.md", ".cargo/*", "cmake/*", "include/*", "integrations/*",
-            "src/*", "build.rs", "model/*", "replay/*", "cli/*", "docs/config.md", "notices/*", "vendor/*", "cpp-tests/*",
+            "src/*", "build.rs", "model/*", "replay/*", "cli/*", "llama/*", "docs/config.md", "notices/*", "vendor/*", "cpp-tests/*",
             "benches/*",
         ):
             copy(self, pattern, os.path.join(self.recipe_folder, SOURCES), self.export_sources_folder,
