@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output::{Output, visible};
 use clap::Args;
 use mnnkv::file::{Access, ChatFile, Storage};
+use mnnkv::status::{Error, Status};
 use mnnkv_model::file::{ModelFile, Source};
 use mnnkv_model::msmodelslim::{DiskFolder, Finding, Severity, check_folder};
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ const CHAT: &[u8; 8] = b"MNKVCHAT";
 pub struct Arguments {
     /// The directory with quant_model_description.json and the weights, or the chat file
     #[arg(value_name = "PATH")]
-    directory: PathBuf,
+    path: PathBuf,
     /// Print every finding, not only the first of each kind
     #[arg(long)]
     all: bool,
@@ -34,11 +35,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let mut start = [0; CHAT.len()];
     // Opens regular files alone: a pipe would block until its other end opens.
-    if ModelFile::open(&arguments.directory).and_then(|file| file.read_at(0, &mut start)).is_ok() && start == *CHAT {
-        return chat(&arguments.directory);
+    if ModelFile::open(&arguments.path).and_then(|file| file.read_at(0, &mut start)).is_ok() && start == *CHAT {
+        return chat(&arguments.path);
     }
-    let directory = arguments.directory.display();
-    let report = check_folder(&DiskFolder::new(&arguments.directory)?)?;
+    let directory = arguments.path.display();
+    let report = check_folder(&DiskFolder::new(&arguments.path)?)?;
     let (errors, warnings) = (report.count(Severity::Error), report.count(Severity::Warning));
     let mut text = String::new();
     for severity in [Severity::Error, Severity::Warning] {
@@ -50,18 +51,22 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     };
     text += &format!("{directory}: {}, {}\n", count(errors, "error"), count(warnings, "warning"));
     let mut object: Value = serde_json::from_str(&report.json()?)?;
-    object["directory"] = json!(arguments.directory.display().to_string());
+    object["directory"] = json!(arguments.path.display().to_string());
     Ok(Output { text, json: object, clean: errors == 0 })
 }
 
 /// Compares all that a chat file has with its checksums.
 fn chat(path: &Path) -> Result<Output, Failure> {
-    let chat = ChatFile::open(Storage::open(path)?, None, Access::Read)?;
     let mut findings = Vec::new();
-    let read = chat.verify(|damage| {
+    let mut see = |damage: Error| {
         findings.push(damage.message().to_owned());
         Ok(())
-    })?;
+    };
+    let read = match ChatFile::open(Storage::open(path)?, None, Access::Read) {
+        Ok(chat) => chat.verify(see)?,
+        Err(damage) if damage.status() == Status::Corrupt => see(damage).map(|()| 0)?,
+        Err(error) => return Err(error.into()),
+    };
     let text: String = findings.iter().map(|line| format!("error: {}\n", visible(line))).collect();
     let (file, compared, errors) = (path.display(), bytes::format(read), findings.len());
     let text = format!("{text}{file}: {compared} compared, {} damaged\n", bytes::plural(errors as u64, "part"));

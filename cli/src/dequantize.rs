@@ -24,7 +24,7 @@ const MAX_CONFIG: u64 = 4 << 20;
 /// Convert a directory quantised by msmodelslim to a float model.
 ///
 /// Writes model.safetensors, or parts with an index, and the config.json without its keys of quantisation. Reads W8A16,
-/// W8A8, W8A8S and W8A8_DYNAMIC linears; another quantised type is an error. The directory appears when it is complete.
+/// W8A8, W8A8S, W8A8_DYNAMIC and W8A8_MIX linears; another quantised type is an error. The directory appears when it is complete.
 /// Other files, such as those of the tokenizer, are not copied. Memory does not grow with the size of the weights.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
@@ -201,7 +201,7 @@ impl Config {
     }
 
     fn dtype(&self) -> Option<Dtype> {
-        let name = self.0.get("torch_dtype").or_else(|| self.0.get("dtype"))?.as_str()?;
+        let name = ["dtype", "torch_dtype"].iter().find_map(|key| self.0.get(*key)?.as_str())?;
         dtype::float(CacheElement::from_name(name)?)
     }
 

@@ -13,7 +13,7 @@ pub struct Output {
     pub text: String,
     /// The same content as one object.
     pub json: Value,
-    /// False when `check` found errors.
+    /// False when a check or gate failed: exit code 1.
     pub clean: bool,
 }
 
@@ -80,6 +80,7 @@ pub fn write_files<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> 
         names.push(name);
         let mut file = NewFile::create(path)?;
         file.write(text.as_bytes())?;
+        file.sync()?;
         begun.push(file);
     }
     begun.into_iter().try_for_each(|file| Ok(file.finish()?))

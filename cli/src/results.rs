@@ -51,6 +51,13 @@ fn check(results: &Results) -> Result<(), String> {
             speed("decode_bytes_per_second", r.decode_bytes_per_second),
         ];
         list("lossless", i, &fields)?;
+        // Numbers as great as these are not exact in f64.
+        if r.hot_bytes > r.raw_bytes.min(r.kept_bytes) {
+            return Err(format!(
+                "lossless[{i}].hot_bytes is {}; at most raw_bytes and kept_bytes expected",
+                r.hot_bytes
+            ));
+        }
         if !["k", "v"].contains(&r.tensor.as_str()) {
             return Err(format!("lossless[{i}].tensor is {:?}; \"k\" or \"v\" expected", short(&r.tensor)));
         }

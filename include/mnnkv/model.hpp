@@ -60,7 +60,7 @@ public:
         return detail::of_model(mnnkv_msmodelslim_open(path, MNNKV_ABI_VERSION, &handle_));
     }
 
-    /// The report on any directory, into a std::string or its like, as session::warnings. One over 64 KiB, which has
+    /// The report on any directory, into a std::string or its like, as session::report. One over 64 KiB, which has
     /// hundreds of findings, costs reading the directory twice.
     template <class Text>
     static status check_json(const char* path, Text& text) {
@@ -130,7 +130,7 @@ public:
         return detail::of_model(mnnkv_sizing_longest(handle_, options, budget, &tokens, &bytes));
     }
 
-    /// Into a std::string or its like, as session::warnings. budget 0: the report has no longest context.
+    /// Into a std::string or its like, as session::report. budget 0: the report has no longest context.
     template <class Text>
     status report_json(Text& text, const std::uint64_t* contexts, std::size_t n, std::uint64_t budget = 0,
                        const mnnkv_sizing_options* options = nullptr) const {

@@ -179,10 +179,15 @@ impl NewFile {
         Ok(())
     }
 
+    /// Syncs the contents. What remains to [`NewFile::finish`] needs no room on the disk.
+    pub fn sync(&mut self) -> Result<()> {
+        self.flush()?;
+        self.file.sync_all().map_err(|e| failed("write", &self.path, &e))
+    }
+
     /// Syncs the contents, renames the file, and syncs the name.
     pub fn finish(mut self) -> Result<()> {
-        self.flush()?;
-        self.file.sync_all().map_err(|e| failed("write", &self.path, &e))?;
+        self.sync()?;
         if let Some(unfinished) = &self.unfinished {
             files::replace(unfinished, &self.path)?;
             self.unfinished = None;

@@ -166,7 +166,6 @@ fn the_worked_example_is_exact_in_every_type() {
     }
 }
 
-/// Where the blocks of a file are, and their shapes, by nothing but the layout of the format.
 /// Numbers in -2 .. 2 with few bits set, so that sums are neither exact nor wild.
 fn reals(len: usize, seed: u64) -> impl Iterator<Item = f32> {
     let mut state = seed | 1;

@@ -23,7 +23,7 @@ pub struct Results {
     pub dumps: String,
     /// False after Ctrl-C: lists have the finished entries only.
     pub complete: bool,
-    /// The options that the lists depend on, by the names of their flags.
+    /// What the lists depend on: flags, and keys of the config.
     pub settings: serde_json::Map<String, serde_json::Value>,
     /// The evaluated layers.
     pub layers: Vec<LayerResult>,

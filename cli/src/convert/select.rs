@@ -152,7 +152,9 @@ fn linear(checkpoint: &mut Checkpoint, name: &str, layers: u32) -> Result<Linear
     };
     let bias = match checkpoint.shape(&bias) {
         None => None,
-        Some(shape) if shape.iter().product::<usize>() == rows => Some(checkpoint.values(&bias)?.into()),
+        Some(shape) if shape.iter().try_fold(1usize, |all, dim| all.checked_mul(*dim)) == Some(rows) => {
+            Some(checkpoint.values(&bias)?.into())
+        }
         Some(shape) => {
             return Err(Failure(format!(
                 "{path}: {bias} has the shape {shape:?}; [{rows}] expected, the rows of its weight"

@@ -9,6 +9,7 @@ use crate::output::{self, Output};
 use crate::progress;
 use crate::results::{Figures, distinct};
 use clap::Args;
+use mnnkv_model::file::NewFile;
 use mnnkv_replay::codec::Zones;
 use mnnkv_replay::dumps::{Dump, LayerInfo};
 use mnnkv_replay::error::Finding;
@@ -84,6 +85,8 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
         output::refuse_existing(path, arguments.overwrite)?;
         output::refuse_inputs([path], &arguments.config)?;
     }
+    // A refusal should not take as long as the evaluation.
+    let file = arguments.output.as_deref().map(NewFile::create).transpose()?;
     let mut dump = Dump::open(&arguments.dumps).map_err(|e| e.to_string())?;
     choose_runs(&mut dump, arguments.run.as_deref())?;
     let tokens = dump.layers.iter().map(|info| info.tokens).max().unwrap_or(0);
@@ -93,10 +96,10 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let results = arguments.evaluate(&dump, &session, &request)?;
 
     let json = serde_json::to_value(&results).map_err(|e| e.to_string())?;
-    if let Some(path) = &arguments.output {
-        let mut text = serde_json::to_string_pretty(&json).map_err(|e| e.to_string())?;
-        text.push('\n');
-        output::write_files([(path.as_path(), text.as_str())])?;
+    if let Some(mut file) = file {
+        let text = serde_json::to_string_pretty(&json).map_err(|e| e.to_string())?;
+        file.write((text + "\n").as_bytes())?;
+        file.finish()?;
     }
     let figures = Figures::new(String::new(), results);
     let text = summary::text(&figures, arguments.output.as_deref());
@@ -178,19 +181,22 @@ impl Arguments {
         let done = |amount| bar.inc(amount);
         let watch = Watch { stop: &STOP, done: &done };
         let name = self.dumps.display().to_string();
-        let results = pool.install(|| evaluate(dump, &name, self.settings(session, &pool), request, watch));
+        let settings = settings(session, request, pool.current_num_threads());
+        let results = pool.install(|| evaluate(dump, &name, settings, request, watch));
         bar.finish_and_clear();
         Ok(results.map_err(|e| e.to_string())?)
     }
+}
 
-    fn settings(&self, session: &SessionKeys, pool: &rayon::ThreadPool) -> Map<String, Value> {
-        let settings = json!({
-            "threads": pool.current_num_threads(),
-            "config": session.keys,
-            "front_layers": session.eviction.first_layer,
-            "block_tokens": session.eviction.block_tokens,
-        });
-        let Value::Object(settings) = settings else { unreachable!("an object is given") };
-        settings
-    }
+/// The options that results depend on.
+fn settings(session: &SessionKeys, request: &Request, threads: usize) -> Map<String, Value> {
+    let settings = json!({
+        "threads": threads,
+        "config": session.keys,
+        "front_layers": session.eviction.first_layer,
+        "ratios": request.ratios,
+        "block_tokens": request.block_tokens,
+    });
+    let Value::Object(settings) = settings else { unreachable!("an object is given") };
+    settings
 }

@@ -216,8 +216,9 @@ impl Runtime<'_> {
 
     /// All layers: from metrics per layer, else from the shares of front and deep layers.
     fn joint(&self) -> Option<f64> {
-        if let Some(worst) = self.inputs.rows.iter().filter_map(|row| row.joint).reduce(f64::min) {
-            return Some(worst);
+        let (rows, known) = (&self.inputs.rows, self.inputs.rows.iter().filter_map(|row| row.joint));
+        if let Some(worst) = known.clone().reduce(f64::min) {
+            return (known.count() == rows.len()).then_some(worst);
         }
         let (layers, front) = (self.limits.number("layers"), self.limits.number("front-layers"));
         if layers <= 0.0 || !(0.0..=layers).contains(&front) {
@@ -230,7 +231,10 @@ impl Runtime<'_> {
 
     fn joint_check(&self, target: f64) -> Check {
         match self.joint() {
-            None => Err("not measured: no metrics per layer; --layers and --front-layers tell the shares".into()),
+            None => Err(
+                "not measured: metrics lack layers; where none has them --layers and --front-layers tell the shares"
+                    .into(),
+            ),
             Some(joint) if joint >= target => Ok(String::new()),
             Some(_) => Err("the whole cache is below the target".into()),
         }

@@ -86,12 +86,18 @@ fn joint(metrics: &Object, place: &Place) -> Result<Option<f64>, String> {
     let (mut raw, mut kept) = (0.0, 0.0);
     for (i, layer) in layers.iter().enumerate() {
         let Some(logical) = layer.h2o_logical_tokens else { return Ok(None) };
-        let lossless = layer.h2o_lossless_ratio.unwrap_or(1.0);
+        let (physical, lossless) =
+            (layer.h2o_physical_tokens.unwrap_or(logical), layer.h2o_lossless_ratio.unwrap_or(1.0));
+        if logical < 0.0 || physical < 0.0 {
+            return Err(format!(
+                "{place}.layers[{i}] has {logical} logical and {physical} physical tokens; 0 or more expected"
+            ));
+        }
         if lossless <= 0.0 {
             return Err(format!("{place}.layers[{i}].h2o_lossless_ratio is {lossless}; above 0 expected"));
         }
         raw += logical;
-        kept += layer.h2o_physical_tokens.unwrap_or(logical) / lossless;
+        kept += physical / lossless;
     }
     Ok((kept > 0.0).then(|| raw / kept))
 }

@@ -131,7 +131,9 @@ fn best_rows(page: &mut String, case: &Runtime) {
         }
     }
     let mut sorted: Vec<&Shown> = rows.iter().collect();
-    sorted.sort_by(|a, b| (b.total, b.decode).partial_cmp(&(a.total, a.decode)).unwrap_or(std::cmp::Ordering::Equal));
+    let order =
+        |a: Option<f64>, b: Option<f64>| a.unwrap_or(f64::NEG_INFINITY).total_cmp(&b.unwrap_or(f64::NEG_INFINITY));
+    sorted.sort_by(|a, b| order(b.total, a.total).then(order(b.decode, a.decode)));
     *page += "\n## Pareto Top-5 (by selected total then decode)\n\n";
     for (i, shown) in sorted.iter().take(TOP).enumerate() {
         let lossy = fixed(number(shown.row, Column::Lossy), 4);

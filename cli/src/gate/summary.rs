@@ -131,7 +131,7 @@ pub fn object(cases: &[Case], faithful: bool) -> Value {
     })
 }
 
-/// The summary of several cases as Markdown. `files` are the names of summary.json and cases.jsonl.
+/// The summary of several cases as Markdown. `summary_json` is the name of summary.json.
 pub fn markdown(cases: &[Case], summary_json: Option<&str>) -> String {
     let mut page = format!(
         "# H2O final Summary\n\n- overall_pass: {}\n- total_cases: {}\n- runtime_cases: {}\n- llm_demo_cases: {}\n",

@@ -103,7 +103,7 @@ mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor, const 
 ///
 /// All layers are computed before the first one is written: on failure no byte and no kv_len has changed. The call
 /// allocates the compressed rows of all layers. One thread per cache. Stored tokens must be restored first, and their
-/// blocks must be dropped afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
+/// blocks must be dropped afterwards (mnnkv_store_compacted without pairs, mnnkv_session_reset).
 /// INVALID_ARGUMENT: if n_layers is 0, a layer does not exist in the file, kv_len differs between caches, buffers overlap, a
 ///   layout does not fit, or a result is not finite.
 /// UNSUPPORTED: if a cache is quantised, K and V have different types, or a weight exceeds the range of the type.

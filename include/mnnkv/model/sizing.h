@@ -54,7 +54,7 @@ typedef struct mnnkv_sizing_options {
     /// of one. Latents (MLA) are complete on every rank.
     uint32_t ranks;
     uint32_t batch;                ///< Sequences of the given length; 0 = 1.
-    /// Eviction: one token in h2o_ratio stays, 1 to 1,000,000, as kv_h2o_target_lossy_ratio with basis "logical"; 0 =
+    /// Eviction: one token in h2o_ratio stays, 1 to 1,000,000, as kv_h2o_target_lossy_ratio; 0 =
     /// no eviction.
     double h2o_ratio;
     /// Lossless compression: raw over compressed bytes of cold tokens, 1 to 1,000,000, as measured on this model and

@@ -6,7 +6,7 @@ use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::ops::Range;
 
-/// The most bytes of a section, unless a block is longer: enough words for good tables, and few enough for all cores.
+/// The most bytes of a section: enough words for good tables, and few enough for all cores.
 const SECTION: usize = 1 << 20;
 /// A stream begins with its length.
 const STREAM_HEAD: usize = 8;

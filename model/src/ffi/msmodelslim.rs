@@ -137,7 +137,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
 /// W8A16, W8A8_DYNAMIC, W8A8_MIX: (code - weight_offset) * weight_scale. W8A8, W8A8S: code * weight_scale if the file
 /// has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. The call allocates the bytes of these
 /// rows in the file, their scales and offsets, and a row of floats: convert some rows at a time.
-/// out: room for out_bytes bytes, in native byte order, of any alignment. rows 0 is legal.
+/// out: room for out_bytes bytes, little-endian, of any alignment. rows 0 is legal.
 /// INVALID_ARGUMENT: if the rows or dtype do not exist.
 /// BUFFER_TOO_SMALL: if out_bytes is too small; mnnkv_model_last_error has the required bytes.
 /// NOT_FOUND: if the linear does not exist.

@@ -58,7 +58,7 @@ pub struct mnnkv_sizing_options {
     pub ranks: u32,
     /// Sequences of the given length; 0 = 1.
     pub batch: u32,
-    /// Eviction: one token in h2o_ratio stays, 1 to 1,000,000, as kv_h2o_target_lossy_ratio with basis "logical"; 0 =
+    /// Eviction: one token in h2o_ratio stays, 1 to 1,000,000, as kv_h2o_target_lossy_ratio; 0 =
     /// no eviction.
     pub h2o_ratio: f64,
     /// Lossless compression: raw over compressed bytes of cold tokens, 1 to 1,000,000, as measured on this model and

@@ -207,7 +207,7 @@ fn repeated(entries: &[Entry]) -> Result<Vec<usize>> {
 
 /// Bytes of a tensor; `None` if that is not a whole number of bytes or exceeds 64 bits.
 fn extent(dtype: FileDtype, shape: &[u64]) -> Option<u64> {
-    // Zeros last: a shape with a zero has no elements, even if the product of the others overflows.
+    // A shape whose other dims overflow is refused, with a zero, too.
     let elements = shape.iter().try_fold(1u64, |product, dim| product.checked_mul((*dim).max(1)));
     dtype.bytes_of(elements.map(|product| if shape.contains(&0) { 0 } else { product })?)
 }

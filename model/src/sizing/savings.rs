@@ -15,7 +15,7 @@ pub struct Savings {
     pub lossless: Option<Lossless>,
 }
 
-/// Eviction by attention, with ratios of the logical length (basis "logical").
+/// Eviction by attention, with ratios of the logical length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct H2o {
     /// One token in `ratio` stays, 1 to 1,000,000.

@@ -183,7 +183,9 @@ fn the_mode_is_the_one_that_mnn_runs() {
         (json!({}), with("kv_memory_bytes", json!(0)), 9),
         (json!({}), with("kv_quant", json!("k8v4")), 10),
         (json!({}), with("kv_quant", json!("off")), 9),
+        (json!({"attention_type": "mix", "sliding_window": 512}), with("kv_memory_mb", json!(64)), 10),
         // mnn-kv makes no session for these.
+        (json!({"attention_type": "mix"}), with("kv_memory_mb", json!(64)), 9),
         (json!({"attention_type": "mix"}), with_mnn_kv.clone(), 9),
         (json!({"attention_mask": "int"}), with_mnn_kv, 9),
     ] {

@@ -70,7 +70,14 @@ impl Tree {
                     continue;
                 }
             };
-            for entry in entries.flatten() {
+            for entry in entries {
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    Err(e) => {
+                        findings.push(Finding::new("folder", folder.display(), format!("cannot read all of it: {e}")));
+                        continue;
+                    }
+                };
                 let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
                 match entry.file_type() {
                     _ if hidden => {}

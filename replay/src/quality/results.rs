@@ -77,7 +77,7 @@ pub struct Row {
     pub error: Option<f64>,
     /// The share of items whose every scored token is the model's first choice.
     pub exact_share: f64,
-    /// Bytes of K and V in the caches, over those of the whole caches; layers that tokens are evicted from.
+    /// Tokens in the caches, over those of the whole caches; layers that tokens are evicted from.
     pub resident_share: f64,
 }
 

@@ -25,11 +25,11 @@ pub struct Model {
 /// The input of a layer's attention: rows `[row][head][dim]`. Query and key are rotated.
 #[derive(Clone, Copy, Debug)]
 pub struct Projected<'a> {
-    /// The weights of the query heads.
+    /// Rows of the query heads.
     pub query: &'a [f32],
-    /// The weights of the KV heads.
+    /// Rows of the KV heads.
     pub key: &'a [f32],
-    /// The weights of the KV heads.
+    /// Rows of the KV heads.
     pub value: &'a [f32],
 }
 

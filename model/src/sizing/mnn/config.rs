@@ -78,8 +78,12 @@ impl<'a> Files<'a> {
             Some(value) => value.text() != Some("off"),
         };
         let on = MNN_KV.into_iter().any(is_on);
-        let full = self.name_of("attention_type")?.is_none_or(|name| name == "full");
-        Ok(on && full && self.name_of("attention_mask")? == Some("float"))
+        let fits = match self.name_of("attention_type")? {
+            None | Some("full" | "sliding") => true,
+            Some("mix") => !is_on("kv_h2o_enable") && is_on("sliding_window"),
+            _ => false,
+        };
+        Ok(on && fits && self.name_of("attention_mask")? == Some("float"))
     }
 }
 
