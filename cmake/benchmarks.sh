@@ -25,7 +25,7 @@ section() {
     shift
     case " ${only:-$name} " in *" $name "*) ;; *) return 0 ;; esac
     sections="${sections:-} $name"
-    case $1 in cargo) "$@" --no-run ;; esac
+    case $1 in cargo) "$@" --no-run || { failed="$failed $name"; return 0; } ;; esac
     start=$(date +%s)
     if "$@" >"$work/out"; then
         head="$(date +%Y-%m-%d); $machine"

@@ -143,6 +143,7 @@ llama_row() {
 }
 
 conditions="$threads threads, medians of $rounds in turn"
+[ "$rounds" -ne 1 ] || conditions="$threads threads, one round"
 round=0
 while [ $round -lt "$rounds" ]; do
     round=$((round + 1))
@@ -152,7 +153,6 @@ while [ $round -lt "$rounds" ]; do
         mnn int8 '' -qa 2
         mnn k8v4 '"kv_quant": "k8v4", "chunk": 256,'
         mnn budget '"kv_memory_mb": 64,'
-        mnn h2o '"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5, "chunk": 256,'
         text float_text ''
         text int8_text '"attention_mode": 10,'
         text budget_text '"kv_memory_mb": 64,'
@@ -173,7 +173,6 @@ if [ "$1" = mnn ]; then
     mnn_row "MNN, int8 (\`-qa 2\`)" int8
     mnn_row "mnn-kv, \`\"kv_quant\": \"k8v4\"\`, \`chunk\` 256" k8v4
     mnn_row "mnn-kv, \`\"kv_memory_mb\": 64\`" budget
-    mnn_row "mnn-kv, h2o, one token in 3.5, \`chunk\` 256" h2o
     echo
     mnn_table "mnn.text: decode tokens/s after a text of so many tokens, and peak MB of the longest, $conditions"
     mnn_row "MNN" float_text

@@ -67,7 +67,7 @@ if [ "$what" = minimise ]; then
     exit
 fi
 # The last commit that changed what targets are built from, which modules of tests are not.
-commit=$(git -C "$root" log -1 --format=%h -- src model replay cli/src tests/common fuzz Cargo.toml \
+commit=$(git -C "$root" log -1 --format=%h -- src model llama replay cli/src tests/common fuzz Cargo.toml \
     Cargo.lock ':!fuzz/corpus' ':!fuzz/run.sh' ':!*.md' ':!*/tests/*' ':!*/tests.rs' 2> /dev/null || echo unknown)
 head="commit $commit, $(rustc -V), $what s for each target, on $(getconf _NPROCESSORS_ONLN) cores"
 if [ "$(head -n 1 "$out/summary.txt" 2> /dev/null)" = "$head" ]; then

@@ -148,10 +148,15 @@ TEST(LlamaServer, CountsTheBytesOfBlobs) {
 TEST(LlamaServer, LeavesNoiseRaw) {
     SEEDED_DICE(random, 2103);
     mnnkv_llama::prompt_packer packer;
-    saved_prompt noise;
+    saved_prompt noise, next;
     noise.data.main = random.noise(50000);
+    next.data.main = state(random, 1000);
     const bytes expected = noise.all();
+    const std::size_t raw = next.data.main.size();
     packer.pack(noise);
+    packer.pack(next);
+    // Prompts are encoded in turn.
+    wait_for_fewer(next, raw);
     EXPECT_EQ(noise.packed.size(), 50000u);
     ASSERT_TRUE(unpack(noise));
     EXPECT_TRUE(same(noise.all(), expected));

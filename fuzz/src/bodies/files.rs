@@ -54,9 +54,9 @@ const NAMES: [&str; 20] = [
     "meta_1.json",
     "k_1.bin",
     "v_1.bin",
-    "packed_meta_0.json",
-    "packed_k_0.bin",
-    "packed_v_0.bin",
+    "l3_k_h2_t1_d8.f32",
+    "l3_v_h2_t1_d8.f32",
+    "model_layers_3_self_attn_k.npy",
     "l0_k_h2_t4_d8.f16",
     "l0_v_h2_t4_d8.f16",
     "layer_1_key.npy",
@@ -122,7 +122,6 @@ pub fn gguf(data: &[u8]) {
         assert_eq!(states.len(), model.shape().hidden);
         model.predict(&states, |row, logits| assert_eq!((row, logits.len()), (0, model.shape().vocabulary)));
     });
-    // A block of 256 numbers may have 2 bits for each.
     assert!(held < (4 << 20) + 400 * data.len(), "{held} bytes for {}", data.len());
 }
 
