@@ -66,10 +66,10 @@ const char *mnnkv_last_error(void);
 
 /// Version of this header.
 #define MNNKV_VERSION_MAJOR 0
-#define MNNKV_VERSION_MINOR 3
+#define MNNKV_VERSION_MINOR 4
 #define MNNKV_VERSION_PATCH 0
 /// major * 10000 + minor * 100 + patch
-#define MNNKV_VERSION_NUMBER 300
+#define MNNKV_VERSION_NUMBER 400
 /// The abi_version argument of every function that makes a handle. It changes when older programs can no longer run.
 #define MNNKV_ABI_VERSION 1
 

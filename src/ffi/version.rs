@@ -6,10 +6,10 @@ use std::ffi::c_char;
 
 /// Version of this header.
 pub const MNNKV_VERSION_MAJOR: u32 = 0;
-pub const MNNKV_VERSION_MINOR: u32 = 3;
+pub const MNNKV_VERSION_MINOR: u32 = 4;
 pub const MNNKV_VERSION_PATCH: u32 = 0;
 /// major * 10000 + minor * 100 + patch
-pub const MNNKV_VERSION_NUMBER: u32 = 300;
+pub const MNNKV_VERSION_NUMBER: u32 = 400;
 /// The abi_version argument of every function that makes a handle. It changes when older programs can no longer run.
 pub const MNNKV_ABI_VERSION: u32 = 1;
 
