@@ -498,6 +498,8 @@ TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
     const char* const wrong[][2] = {{R"("kv_chat_enable": "yes")", R"(kv_chat_enable is "yes"; true or false expected)"},
                                     {R"("kv_required": "false")", R"(kv_required is "false"; true or false expected)"},
                                     {R"("kv_required": null)", "kv_required is null; true or false expected"},
+                                    {R"("kv_memory_base": "a.kv")",
+                                     "kv_memory_base is not for MNN: load the chat with kv_load, and save to another file"},
                                     {R"("kv_library": 5)", "kv_library is 5; the path of a file expected, in UTF-8"},
                                     {R"("kv_library": "/opt/\u0062")",
                                      R"(kv_library is "/opt/\u0062"; the path of a file expected, in UTF-8)"},

@@ -462,6 +462,8 @@ TEST_F(MnnChat, OverwritesNoOtherChatWithoutKvOverwrite) {
     };
     ASSERT_TRUE(first.host().command(save_to(path)));
     refused(second, " is open already, in this process or another\n");
+    EXPECT_FALSE(second.host().command(overwrite)) << "not a file that another Llm has open";
+    EXPECT_NE(lines(mnn_stub::take_log()).find(path + " is open already"), std::string::npos);
     ASSERT_NO_FATAL_FAILURE(first.edit(20));
     ASSERT_NO_FATAL_FAILURE(first.decode(1));
     ASSERT_TRUE(saved(first, save_to(path))) << "its own";
