@@ -85,6 +85,25 @@ fn check_lists_findings_and_exits_with_1_on_errors() {
 }
 
 #[test]
+fn check_finds_each_damage_of_a_chat_file() {
+    let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/chat/golden.kv")).unwrap();
+    let path = std::env::temp_dir().join(format!("mnnkv-check-{}.kv", std::process::id()));
+    let checked = |code, bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        stdout_of(code, &["check", path.to_str().unwrap()])
+    };
+    assert!(checked(0, &whole).ends_with(", 0 parts damaged\n"));
+    // In the header, in the tokens, and at the end.
+    for damaged in [&whole[..20], &whole[..whole.len() / 2], &whole[..whole.len() - 1]] {
+        assert!(checked(1, damaged).starts_with("error: "), "{} bytes", damaged.len());
+    }
+    let mut damaged = whole.clone();
+    damaged[12] ^= 1;
+    assert!(checked(1, &damaged).ends_with(", 1 part damaged\n"));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn size_is_equal_for_a_config_and_for_numbers() {
     let config = path("configs/llama-3-8b.json");
     let by_config = json(0, &["size", "--config", &config, "--context", "1000"]);
