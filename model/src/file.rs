@@ -75,11 +75,6 @@ impl ModelFile {
         let len = file.metadata().map_err(|e| failed("look at", path, &e))?.len();
         Ok(ModelFile { file, path: files::copied(path)?, len })
     }
-
-    /// The path that it was opened with.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Source for ModelFile {

@@ -92,8 +92,7 @@ fn by_token(words: &[u8], heads: usize, row: usize, tokens: std::ops::Range<usiz
 
 /// A layer 0 of `[heads, tokens, dims]` with distinct words.
 fn layer(dtype: Dtype, [kv_heads, tokens, head_dim]: [usize; 3]) -> Layer {
-    let info =
-        LayerInfo { run: "chat".into(), layer: 0, begin: 0, tokens, prompt_tokens: 0, kv_heads, head_dim, dtype };
+    let info = LayerInfo { run: "chat".into(), layer: 0, begin: 0, tokens, kv_heads, head_dim, dtype };
     let words: Vec<u8> = (0..info.key_bytes()).map(|i| (i * 7 + i / 251) as u8).collect();
     Layer { value: words.iter().map(|byte| byte ^ 0x55).collect(), key: words, info }
 }
@@ -165,7 +164,7 @@ fn entries_after_a_gap_and_repeated_ones_are_left_out_and_told() {
     let long = layer(Dtype::F16, [2, 10, 4]);
     let folder = Folder::of(&long, 6);
     let (dump, layers) = load(folder.path());
-    assert_eq!((dump.findings.len(), dump.layers[0].tokens, dump.layers[0].prompt_tokens), (0, 10, 6));
+    assert_eq!((dump.findings.len(), dump.layers[0].tokens), (0, 10));
     assert_eq!(layers[0].key, long.key);
 
     fs::remove_file(folder.path().join("chat/layer_0/meta_t7_8.json")).unwrap();
@@ -305,7 +304,6 @@ proptest! {
         written.info.begin = begin;
         let prompt = prompt.min(written.info.tokens);
         let folder = Folder::of(&written, prompt);
-        written.info.prompt_tokens = prompt;
         prop_assert_eq!(&load(folder.path()).1, &[written]);
     }
 

@@ -34,16 +34,8 @@ fn words(values: &[f32]) -> Vec<u8> {
 /// A layer of f16 noise.
 fn layer(tokens: usize, seed: u64) -> Layer {
     let size = HEADS * tokens * DIMS;
-    let info = LayerInfo {
-        run: "run".into(),
-        layer: 3,
-        begin: 0,
-        tokens,
-        prompt_tokens: tokens / 2,
-        kv_heads: HEADS,
-        head_dim: DIMS,
-        dtype: Dtype::F16,
-    };
+    let info =
+        LayerInfo { run: "run".into(), layer: 3, begin: 0, tokens, kv_heads: HEADS, head_dim: DIMS, dtype: Dtype::F16 };
     let (key, value) = (words(&noise(seed, size)), words(&noise(seed + 1, size)));
     Layer { info, key, value }
 }

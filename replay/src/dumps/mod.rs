@@ -35,8 +35,6 @@ pub struct LayerInfo {
     pub begin: usize,
     /// Tokens.
     pub tokens: usize,
-    /// Tokens of the prompt, the first ones; 0 where the dump does not tell.
-    pub prompt_tokens: usize,
     /// KV heads.
     pub kv_heads: usize,
     /// Dims of a head.

@@ -86,7 +86,6 @@ fn join(run: String, layer: u32, mut parts: Vec<Part>, findings: &mut Vec<Findin
     tell(&apart, "left_out", "follow missing tokens", findings);
 
     let (begin, end) = (kept[0].begin(), kept[kept.len() - 1].end());
-    let prompt = kept.iter().take_while(|part| part.entry.stage == "prefill").last().map_or(begin, Part::end);
     let place = kept[0].entry.meta.display().to_string();
     let first = &kept[0];
     let info = LayerInfo {
@@ -94,7 +93,6 @@ fn join(run: String, layer: u32, mut parts: Vec<Part>, findings: &mut Vec<Findin
         layer,
         begin,
         tokens: end - begin,
-        prompt_tokens: prompt - begin,
         kv_heads: first.entry.kv_heads,
         head_dim: first.entry.head_dim,
         dtype: first.dtype,

@@ -76,7 +76,7 @@ fn layer(tensors: &[Tensor], findings: &mut Vec<Finding>) -> Vec<Found> {
         }
         let [kv_heads, tokens, head_dim] = key.shape;
         let (run, layer, dtype) = (key.run.clone(), key.layer, key.words.dtype);
-        let info = LayerInfo { run, layer, begin: 0, tokens, prompt_tokens: 0, kv_heads, head_dim, dtype };
+        let info = LayerInfo { run, layer, begin: 0, tokens, kv_heads, head_dim, dtype };
         let whole = Whole { key: key.words.clone(), value: value.words.clone() };
         found.push(Found { info, source: Source::Whole(whole), place: key.place.clone() });
     }
