@@ -507,6 +507,26 @@ TEST_F(MnnChat, SaysThatASaveWasNotFinished) {
     EXPECT_TRUE(chat.host().command(save_to(killed))) << "it has no chat that would be lost";
 }
 
+TEST_F(MnnChat, HasAFileWithoutABudget) {
+    const std::string path = fresh_file(), model = fresh_file();
+    settings how = configured(settings(), R"("kv_chat_enable": true, "kv_memory_file": ")" + path + "\"");
+    how.model_files = {model};
+    chat chat(how);
+    ASSERT_NO_FATAL_FAILURE(chat.say(150));
+    ASSERT_TRUE(chat.host().command(save_to(path)));
+    ASSERT_NO_FATAL_FAILURE(chat.restart("", how));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(3));
+    EXPECT_FALSE(chat.host().command(R"({"kv_park": true})")) << "there is nothing that could leave";
+    ASSERT_TRUE(chat.host().command(save_to(path)));
+    ASSERT_NO_FATAL_FAILURE(chat.restart("", how));
+    chat.host().reset();
+    ASSERT_NO_FATAL_FAILURE(chat.clear());
+    ASSERT_NO_FATAL_FAILURE(chat.say(40));
+    (void)mnn_stub::take_log();
+    EXPECT_FALSE(chat.host().command(save_to(path))) << "it has the chat of before";
+    EXPECT_TRUE(chat.host().command(R"({"kv_overwrite": true, "kv_save": ")" + path + "\"}"));
+}
+
 TEST_F(MnnChat, GoesOnWithTheChatOfItsFileWhenItIsLoaded) {
     const std::string path = fresh_file(), model = fresh_file();
     settings how = bounded(path);

@@ -319,7 +319,7 @@ mnnkv_status mnnkv_session_open(mnnkv_session *session, const char *path);
 ///   {"does": "layers 2 to 29: one token in 3.5 stays, ...",   // the effect of the config, one line for a log
 ///    "warnings": ["...", ...],                                // keys without effect, a failed file, tokens that were dropped
 ///    "h2o_lossy_ratio": 3.4, ...,                             // totals of all layers since create
-///    "memory": {"state": "k8v4", ...},                        // with a budget: bytes and counts
+///    "memory": {"state": "k8v4", ...},                        // with a budget or a file
 ///    "layers": [{"layer": 2, ...}, ...]}                      // the totals of each layer
 mnnkv_status mnnkv_session_report(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 

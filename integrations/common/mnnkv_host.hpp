@@ -92,7 +92,7 @@ public:
         return text;
     }
 
-    /// A number of "memory" in the report; 0 without a budget.
+    /// A number of "memory" in the report; 0 without a budget and a file.
     std::uint64_t memory(const std::string& name) const {
         return static_cast<std::uint64_t>(json_number_of(json_member(report(), "memory"), name));
     }

@@ -186,11 +186,11 @@ public:
 private:
     /// Blocks go to the file, and come back as they are used. Raw tokens stay.
     std::string park() {
-        if (model_.memory("file_bytes") == 0) {
+        const std::uint64_t budget = model_.memory("budget_bytes");
+        if (budget == 0 || model_.memory("file_bytes") == 0) {
             return "it has no kv_memory_mb, or no file that blocks can go to; kv_save, and then kv_load of the same file, return "
                    "the memory of its cache";
         }
-        const std::uint64_t budget = model_.memory("budget_bytes");
         mnnkv::status done = model_.session.trim(0);
         done = done ? model_.session.trim(budget) : done;
         model_.trim();

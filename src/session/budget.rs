@@ -159,7 +159,7 @@ numbers! {
         /// The furthest step of any layer.
         rung: Rung
     }
-    bytes budget_bytes: "the budget",
+    bytes budget_bytes: "the budget; 0 without",
     tokens raw_tokens: "of a chat that half of the budget holds at least, raw; 0 before the first begin",
     tokens quantised_tokens: "of a chat that the budget holds in k4v4, likewise",
     bytes bytes: "raw_bytes + block_bytes + working_bytes",

@@ -23,7 +23,7 @@ impl Session {
     }
 
     /// What the session does, warns of and has counted, as a JSON object: "does", the line of [`Session::outlook`]; "warnings",
-    /// the lines of [`Session::warnings`]; the metrics of all layers; with a budget "memory", and "layers", a list of
+    /// the lines of [`Session::warnings`]; the metrics of all layers; with a budget or a file "memory", and "layers", a list of
     /// the layers that have been named.
     pub fn report(&self) -> Result<String> {
         let mut state = self.state()?;
@@ -36,7 +36,7 @@ impl Session {
         }
         memory::append(&mut text, format_args!("]"))?;
         state.measure(None)?.write_json(&mut text)?;
-        if state.budget.is_some() {
+        if state.budget.is_some() || state.tier.is_some() {
             let working = self.working_bytes(&state)?;
             let memory = state.memory_stats(working);
             memory::append(&mut text, format_args!(",\"memory\":{{\"state\":\"{}\"", memory.rung.name()))?;

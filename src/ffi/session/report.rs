@@ -11,7 +11,7 @@ use std::ffi::c_char;
 ///   {"does": "layers 2 to 29: one token in 3.5 stays, ...",   // the effect of the config, one line for a log
 ///    "warnings": ["...", ...],                                // keys without effect, a failed file, tokens that were dropped
 ///    "h2o_lossy_ratio": 3.4, ...,                             // totals of all layers since create
-///    "memory": {"state": "k8v4", ...},                        // with a budget: bytes and counts
+///    "memory": {"state": "k8v4", ...},                        // with a budget or a file
 ///    "layers": [{"layer": 2, ...}, ...]}                      // the totals of each layer
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_report(
