@@ -172,7 +172,8 @@ std::vector<chat> chats(const std::string& folder, double budget) {
     const std::string quantised = R"({"kv_quant": "k8v4"})";
     const std::string megabytes = std::to_string(budget), at = R"(, "kv_memory_file": ")" + folder;
     const std::string file = R"({"kv_memory_mb": )" + megabytes + at + R"(/blocks.kv"})";
-    const std::string own = R"({"kv_memory_mb": )" + megabytes + at + R"(/chat.kv"})";
+    // Bits do not depend on how fast the disk is.
+    const std::string own = R"({"kv_memory_mb": )" + megabytes + at + R"(/chat.kv", "kv_memory_wait_us": 10000000})";
     const std::string evicting = R"({"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_recent_tokens": 64,
         "kv_h2o_trigger_min_tokens": 128)";
     return {
