@@ -18,6 +18,7 @@ use crate::status::{Result, Status, bail};
 use crate::sys::storage::Storage;
 use crate::sys::{Shared, memory};
 use std::ops::Range;
+use std::path::Path;
 
 /// The cache of a layer, and its tokens there.
 pub type LayerCache<'a> = (Option<Cache<'a>>, u32);
@@ -111,7 +112,7 @@ impl Session {
             bail!(Corrupt, "{lost} heads of blocks that {} alone had are damaged there, and lost", tier.path());
         }
         let mut anew = match other {
-            Some(path) => Some(tier::create(path, &self.fingerprint)?),
+            Some(path) => Some(tier::create(Path::new(path), &self.fingerprint)?),
             None => {
                 match tier.opened() {
                     // No chat of the session's is lost: another file has its path.

@@ -115,7 +115,7 @@ impl Tier {
 
     /// Begins a new file at a path. As [`create`].
     pub(super) fn create(path: &str, fingerprint: &[u8]) -> Result<Self> {
-        Tier::of(create(path, fingerprint)?, memory::text(path)?, fingerprint, None)
+        Tier::of(create(Path::new(path), fingerprint)?, memory::text(path)?, fingerprint, None)
     }
 
     /// Takes a file, with the settings of another one.
@@ -165,22 +165,13 @@ impl Tier {
             bail!(InvalidArgument, "another file has taken the place of {}: it is left alone", self.path);
         }
         let path = PathBuf::from(files::text(&[self.place().as_os_str(), ".new".as_ref()], 0)?);
-        let made = match Storage::create(&path) {
-            Ok(made) => made,
-            Err(refused) => {
-                // What a save that was killed has left.
-                let found =
-                    Storage::edit(&path).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
-                if !ChatFile::is_left(&found)? {
-                    drop(ChatFile::open(found, Some(&self.fingerprint), Access::Read)?);
-                    files::remove(&path).map_err(|e| files::failed("remove", &path, &e))?;
-                    Storage::create(&path)?
-                } else {
-                    found
-                }
-            }
-        };
-        ChatFile::create(made, &self.fingerprint).map(Some)
+        let made = create(&path, &self.fingerprint).or_else(|refused| {
+            // What a save has left that was killed behind its commit.
+            drop(ChatFile::open(edit(&path, refused)?, Some(&self.fingerprint), Access::Read)?);
+            files::remove(&path).map_err(|e| files::failed("remove", &path, &e))?;
+            create(&path, &self.fingerprint)
+        });
+        made.map(Some)
     }
 
     /// A file that has been committed takes the place of this one, at its path or another. On an error this one stays.
@@ -380,8 +371,7 @@ pub(super) fn read_at(file: &ChatFile, offset: u64, from: &Offloaded, bytes: &mu
 }
 
 /// A new file at a path, in place of what a session has left that was killed. IO: if another file is there.
-pub(super) fn create(path: &str, fingerprint: &[u8]) -> Result<ChatFile> {
-    let at = Path::new(path);
+pub(super) fn create(at: &Path, fingerprint: &[u8]) -> Result<ChatFile> {
     let made = Storage::create(at).or_else(|refused| {
         let left = Storage::edit(at).ok().filter(|_| !files::is_link(at));
         left.filter(|found| ChatFile::is_left(found) == Ok(true)).ok_or(refused)
@@ -394,21 +384,19 @@ pub(super) fn create(path: &str, fingerprint: &[u8]) -> Result<ChatFile> {
 /// no chat file.
 pub(super) fn open_or_create(path: &str, fingerprint: &[u8]) -> Result<ChatFile> {
     let at = Path::new(path);
-    match Storage::create(at) {
-        Ok(made) => ChatFile::create(made, fingerprint),
-        // Its file would stay when the session removes the link.
-        Err(_) if files::is_link(at) => {
-            bail!(InvalidArgument, "{path} is a symbolic link: it is left alone")
+    create(at, fingerprint).or_else(|refused| {
+        if files::is_link(at) {
+            // Its file would stay when the session removes the link.
+            bail!(InvalidArgument, "{path} is a symbolic link: it is left alone");
         }
-        Err(refused) => {
-            let found = Storage::edit(at).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
-            if ChatFile::is_left(&found)? {
-                return ChatFile::create(found, fingerprint);
-            }
-            ChatFile::open(found, Some(fingerprint), Access::Commit)
-                .map_err(|error| error.within(format_args!("{path} exists and is left alone")))
-        }
-    }
+        ChatFile::open(edit(at, refused)?, Some(fingerprint), Access::Commit)
+            .map_err(|error| error.within(format_args!("{path} exists and is left alone")))
+    })
+}
+
+/// The file at a path where none could be made; `refused` is why, if there is none.
+fn edit(at: &Path, refused: Error) -> Result<Storage> {
+    Storage::edit(at).map_err(|error| if error.status() == Status::NotFound { refused } else { error })
 }
 
 #[cfg(test)]
