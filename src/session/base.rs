@@ -1,7 +1,7 @@
 //! Prefixes that chats share (`kv_memory_base`): a saved chat whose blocks are in memory once for all sessions of the process. A
 //! session begins with its tokens. Its own blocks are elsewhere, and a save has all of them.
 
-use super::open::{OpenedLayer, Source, read_blocks};
+use super::open::{FoundLayer, OpenedLayer, Source, read_blocks};
 use super::{Session, find};
 use crate::attend::Blocks;
 use crate::file::{Access, ChatFile};
@@ -98,7 +98,8 @@ impl Session {
         let mut opened: Vec<OpenedLayer> = Vec::new();
         for number in base.file().layers() {
             let layer = find(&mut state.layers, number)?;
-            let layer = layer.opened((base.file(), base.file().table(number)?), None, Some(&base), &mut Vec::new());
+            let found = FoundLayer::read(base.file(), number)?;
+            let layer = layer.opened((base.file(), found), None, Some(&base), &mut Vec::new());
             memory::push(&mut opened, layer.map_err(|error| error.within(format_args!("layer {number} of {path}")))?)?;
         }
         for from in opened {

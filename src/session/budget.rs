@@ -11,6 +11,7 @@ mod windows;
 
 pub use holds::Holds;
 pub(super) use ladder::Ladder;
+pub(super) use windows::Needs;
 
 use super::config::MemoryRules;
 use super::layer::Layer;
@@ -24,7 +25,7 @@ use crate::attend::{self, Blocks, Format, WorkPool};
 use crate::layout::{Layout, Rows};
 use crate::status::{Result, bail};
 use crate::sys::{memory, pages};
-use windows::{Division, Needs};
+use windows::Division;
 
 /// What is known of blocks takes at most this share of what there is for them, of 8, if they are in a file alone.
 const MOST_LISTS: usize = 7;
@@ -204,10 +205,20 @@ impl Budget {
             true => Needs { sizes: sizes.of(layer), ..Needs::of(layer, sizes) },
             false => Needs::of(layer, sizes),
         };
+        self.share_among(layers.iter().map(of), &of(&layers[number as usize]), next, working)
+    }
+
+    /// The share of one of these layers, likewise.
+    pub(super) fn share_among(
+        &self,
+        layers: impl Iterator<Item = Needs> + Clone,
+        layer: &Needs,
+        next: u32,
+        working: usize,
+    ) -> Share {
         let bytes = usize::try_from(self.bytes - self.writing_bytes()).unwrap_or(usize::MAX).saturating_sub(working);
         let least_raw = self.model.as_ref().map_or(0, |model| model.least_raw);
-        let division = Division::new(bytes, least_raw, layers.iter().map(of));
-        Share::new(division.of(&of(&layers[number as usize])), sizes, next)
+        Share::new(Division::new(bytes, least_raw, layers).of(layer), &layer.sizes, next)
     }
 
     /// Takes note of the windows that layers have.

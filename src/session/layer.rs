@@ -34,8 +34,8 @@ pub(super) struct Layer {
     pub(super) pins: Runs,
     /// `None` where rows attend to all tokens. Of the chat: the host's, or that of the file that was opened.
     pub(super) window: Option<Window>,
-    /// As the host has told it.
-    pub(super) own_window: Option<Window>,
+    /// As the host has told it, if it has: the inner one is `None` where rows attend to all tokens.
+    pub(super) own_window: Option<Option<Window>>,
     /// The eviction of a layer that has a window, which is not evicted from.
     pub(super) set_aside: Option<Eviction>,
     /// `None` where no token is evicted.
@@ -297,7 +297,7 @@ impl Layer {
         self.rows = None;
         self.value_scales = Vec::new();
         self.pins = Runs::default();
-        self.set_window(self.own_window);
+        self.set_window(self.own_window.flatten());
         self.eviction.iter_mut().for_each(Eviction::reset);
         self.quant.iter_mut().for_each(Quant::reset);
         store.truncated(self.number, 0);

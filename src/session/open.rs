@@ -2,7 +2,7 @@
 //! before anything of the session changes. Raw tokens come with the next begin.
 
 use super::base::{BaseLayer, BaseUse};
-use super::budget::{self, Share, Sizes};
+use super::budget::{self, Needs, Share, Sizes};
 use super::eviction::SavedEviction;
 use super::layer::Layer;
 use super::quant::{self, QuantState};
@@ -60,6 +60,20 @@ struct LayerState {
     window: Option<(Window, u32)>,
 }
 
+/// A layer of a file, before its blocks are read.
+pub(super) struct FoundLayer {
+    table: Table,
+    state: LayerState,
+}
+
+impl FoundLayer {
+    pub(super) fn read(file: &ChatFile, number: u32) -> Result<Self> {
+        let table = file.table(number)?;
+        let within = |error: Error| error.within(format_args!("layer {number} of {}", file.name()));
+        Ok(FoundLayer { state: read_state(&table.state).map_err(within)?, table })
+    }
+}
+
 impl Session {
     /// Goes on with the chat that was saved in the session's file, or in the one at `path`, which is its file from then on.
     /// The caches of the next begins may have any packing, and need have no contents. Layers that the chat has not are reset.
@@ -103,29 +117,35 @@ impl Session {
         file.names().try_for_each(|name| file.section(name).map(drop))?;
         let (mut rows, mut tables) = (Vec::new(), Vec::new());
         for number in file.layers() {
-            find(layers, number)?;
-            let table = file.table(number)?;
-            memory::push(&mut rows, (number, table.rows))?;
-            memory::push(&mut tables, Mutex::new(Some(table)))?;
+            let found = FoundLayer::read(file, number)?;
+            let window = find(layers, number)?.window_of(&found.state);
+            memory::push(&mut rows, (number, found.table.rows, window))?;
+            memory::push(&mut tables, Mutex::new(Some(found)))?;
         }
         if let Some(budget) = budget.as_mut() {
-            let of = |number| rows.iter().find(|(other, _)| *other == number).map(|(_, rows)| Sizes::from(rows));
+            let of = |number| rows.iter().find(|(other, ..)| *other == number).map(|(_, rows, _)| Sizes::from(rows));
             let known = |own: &Layer| of(own.number).or(own.sizes());
             // One check is of all layers.
             let least = |number: u32| layers[number as usize].quant.as_ref().map(|quant| quant.least_raw());
-            if let Some((rows, least_raw)) = rows.iter().find_map(|(number, rows)| Some((rows, least(*number)?))) {
+            if let Some((rows, least_raw)) = rows.iter().find_map(|(number, rows, _)| Some((rows, least(*number)?))) {
                 budget.check(layers, known, &rows.into(), least_raw, working)?;
             }
         }
-        let share =
-            |(number, rows): &(u32, Rows)| Some(budget.as_ref()?.share(layers, (*number, &rows.into()), 1, working));
-        let shares = rows.iter().map(share);
-        let shares = memory::collect(shares)?;
+        // Shares are those of the chat when all of it is here, or more: what is above them leaves in the end.
+        let needs = |layer: &Layer, unknown: &Sizes| match rows.iter().find(|(number, ..)| *number == layer.number) {
+            Some((_, rows, window)) => Needs { sizes: Sizes::from(rows).of(layer), window: *window, blocks: 0 },
+            None => Needs::of(layer, unknown),
+        };
+        let shares = memory::collect(rows.iter().map(|(number, rows, _)| {
+            let (budget, sizes) = (budget.as_ref()?, Sizes::from(rows));
+            let all = layers.iter().map(|layer| needs(layer, &sizes));
+            Some(budget.share_among(all, &needs(&layers[*number as usize], &sizes), 1, working))
+        }))?;
         let found = memory::collect(rows.iter().map(|_| Mutex::new(None)))?;
         parallel::for_each(rows.len(), sys::cores() as usize, |_: &mut (), at| {
             let (number, mut places) = (rows[at].0, Vec::new());
-            let Some(table) = tables[at].lock().ok().and_then(|mut table| table.take()) else { return Ok(()) };
-            let layer = layers[number as usize].opened((file, table), shares[at].as_ref(), base.as_ref(), &mut places);
+            let Some(from) = tables[at].lock().ok().and_then(|mut found| found.take()) else { return Ok(()) };
+            let layer = layers[number as usize].opened((file, from), shares[at].as_ref(), base.as_ref(), &mut places);
             let within = |e: Error| e.within(format_args!("layer {number} of {}", file.name()));
             let layer = layer.map_err(within)?;
             if let Ok(mut found) = found[at].lock() {
@@ -168,13 +188,13 @@ impl Layer {
     /// The layer as a file's table has it, which is the session's or that of the base. Adds where its things are to `places`.
     pub(super) fn opened(
         &self,
-        (file, table): (&ChatFile, Table),
+        (file, from): (&ChatFile, FoundLayer),
         share: Option<&Share>,
         base: Option<&BaseUse>,
         places: &mut Vec<Range<u64>>,
     ) -> Result<OpenedLayer> {
         let is_own = base.is_none_or(|base| !std::ptr::eq(base.file(), file));
-        let state = read_state(&table.state)?;
+        let FoundLayer { table, state } = from;
         let lengths = CacheLengths { logical: table.logical, physical: table.physical() };
         state.eviction.check(lengths)?;
         check_positions(&table, &state.eviction.positions)?;
@@ -200,7 +220,12 @@ impl Layer {
                 self.number
             ),
         };
-        let scores = self.eviction.as_ref().map(|own| own.loaded(&state.eviction, lengths.physical)).transpose()?;
+        let scores = self
+            .eviction
+            .as_ref()
+            .or(self.set_aside.as_ref())
+            .map(|own| own.loaded(&state.eviction, lengths.physical))
+            .transpose()?;
         let Table { rows, raw, pieces, tiles, basis, .. } = table;
         let in_file = match is_own {
             true => InFile { pieces, is_away: !raw.is_empty(), raw, tiles, basis, of_base: false },
@@ -209,10 +234,15 @@ impl Layer {
         let raw = Runs::of(&state.eviction.positions, lengths.logical)?;
         let passed = state.window.map_or(0, |(_, passed)| passed);
         let tokens = Tokens { lengths, raw, blocks, held: state.held.min(lengths.physical), passed, in_file };
-        let window = self.own_window.or(state.window.map(|(window, _)| window));
+        let window = self.window_of(&state);
         window::check_wider((self.number, window), &tokens)?;
         let LayerState { last_step, quant, eviction, value_scales, .. } = state;
         Ok(OpenedLayer { number: self.number, tokens, rows, eviction, scores, value_scales, last_step, quant, window })
+    }
+
+    /// Its window once it is opened: the host's goes before that of the file.
+    fn window_of(&self, found: &LayerState) -> Option<Window> {
+        self.own_window.unwrap_or(found.window.map(|(window, _)| window))
     }
 
     /// Takes what a file has of the layer, after a reset.

@@ -57,12 +57,17 @@ impl Session {
             Some(layer) => std::slice::from_mut(find(&mut state.layers, layer)?),
             None => &mut state.layers[..],
         };
-        for layer in &*layers {
+        for layer in &mut *layers {
             layer.check_closed(layer.lengths().physical)?;
             check_wider((layer.number, window), layer.tokens())?;
+            let physical = layer.lengths().physical;
+            if let (Some(eviction), None) = (&mut layer.set_aside, window) {
+                // Rows that have attended so far were not scored.
+                eviction.begin_with(physical)?;
+            }
         }
         for layer in layers {
-            layer.own_window = window;
+            layer.own_window = Some(window);
             layer.set_window(window);
         }
         Ok(())

@@ -12,16 +12,16 @@ const RAW_PART: usize = 4;
 
 /// A layer as a budget sees it.
 #[derive(Clone, Copy)]
-pub(super) struct Needs {
-    pub(super) sizes: Sizes,
-    pub(super) window: Option<Window>,
+pub(in crate::session) struct Needs {
+    pub(in crate::session) sizes: Sizes,
+    pub(in crate::session) window: Option<Window>,
     /// Bytes of the blocks of a layer with a window now.
-    pub(super) blocks: usize,
+    pub(in crate::session) blocks: usize,
 }
 
 impl Needs {
     /// Of a layer; one that has not been used yet is taken for one with tokens like these.
-    pub(super) fn of(layer: &Layer, unknown: &Sizes) -> Self {
+    pub(in crate::session) fn of(layer: &Layer, unknown: &Sizes) -> Self {
         let sizes = layer.sizes().unwrap_or(*unknown).of(layer);
         let blocks = layer.window.map_or(0, |_| layer.tokens().blocks.bytes());
         Needs { sizes, window: layer.window, blocks }

@@ -3,6 +3,7 @@
 use super::budget::model;
 use super::*;
 use crate::attend::BLOCK;
+use crate::session::LayerCache;
 use crate::session::budget::{Model, room};
 use crate::session::window::Window;
 
@@ -48,6 +49,38 @@ fn layers_of_a_list_keep_k8v4_and_get_the_bytes_for_it() {
             assert!(holds.quantised_tokens.abs_diff(found) <= found / 20, "{found} for {holds:?}");
         }
     }
+}
+
+#[test]
+fn an_opened_chat_of_unequal_layers_has_as_many_tokens_in_memory_as_the_saved_one() {
+    let path = ChatPath::new();
+    let config =
+        format!(r#"{{"kv_memory_bytes": 500000, "kv_memory_wait_us": 10000000, "kv_memory_file": "{}"}}"#, path.text());
+    let session = || Session::with_host(config.as_bytes(), b"", 3, 1, Host { attends: true }).unwrap();
+    let (narrow, wide) = (layout(Dtype::F16, PACKS[0], 5000), layout(Dtype::F32, PACKS[0], 5000));
+    let layouts = [&narrow, &narrow, &wide];
+    let mut caches = layouts.map(|layout| (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()], 0));
+    let saved = session();
+    for _ in 0..150 {
+        for (layer, (layout, (key, value, kv_len))) in (0..).zip(layouts.iter().zip(&mut caches)) {
+            let begun = saved.begin(layer, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap();
+            *kv_len = begun.kv_len + 16;
+            saved.end(layer, 0, 0, Cache::new(layout, key, value).unwrap(), *kv_len).unwrap();
+        }
+    }
+    let mut given: Vec<LayerCache<'_>> = layouts
+        .iter()
+        .zip(&mut caches)
+        .map(|(layout, (key, value, kv_len))| (Some(Cache::new(layout, key, value).unwrap()), *kv_len))
+        .collect();
+    saved.save(None, &mut given).unwrap();
+    let before = saved.memory_stats().unwrap();
+    drop(saved);
+    let opened = session();
+    opened.open(None).unwrap();
+    let after = opened.memory_stats().unwrap();
+    assert!(before.file_tokens > 0, "{before:?}");
+    assert_eq!((after.file_tokens, after.block_bytes), (before.file_tokens, before.block_bytes));
 }
 
 #[test]

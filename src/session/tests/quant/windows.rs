@@ -334,8 +334,11 @@ fn windows_of_a_file_are_those_of_its_chat_alone() {
     assert_eq!(positions(&mut side, paths[0].text()), [[281, 19]], "that of the host goes before that of the file");
     side.session.reset(None).unwrap();
     side.session.set_window(None, 100, 0).unwrap();
-    let error = side.session.open(Some(paths[0].text())).unwrap_err();
-    assert!(error.message().contains("which its window has left behind"), "{error}");
+    for wider in [100, 0] {
+        side.session.set_window(None, wider, 0).unwrap();
+        let error = side.session.open(Some(paths[0].text())).unwrap_err();
+        assert!(error.message().contains("which its window has left behind"), "{wider}: {error}");
+    }
 }
 
 #[test]
@@ -355,6 +358,22 @@ fn a_layer_is_evicted_from_again_once_it_has_no_window() {
     };
     assert_eq!((kept(&[1000, 0]), kept(&[1000])), (kept(&[]), 300));
     assert!(kept(&[]) < 200);
+
+    // Also one that has tokens, and one that is opened.
+    let mut side = Side::new(evicting, layout(Dtype::F32, PACKS[0], 1000));
+    side.session.set_window(None, 1000, 0).unwrap();
+    for round in 0..3 {
+        side.begin();
+        side.append(Dtype::F32, &tokens(&mut Random::new(1), 60));
+        side.end(60);
+        match round {
+            0 => side.session.set_window(None, 0, 0).unwrap(),
+            1 => side.reopen(evicting),
+            _ => {}
+        }
+    }
+    side.begin();
+    assert!(side.kv_len < 120, "{}", side.kv_len);
 }
 
 /// Bytes of a row of queries.
