@@ -237,16 +237,19 @@ impl Session {
         let layer = find(layers, layer)?;
         let slot = layer.slot.clone();
         let mut open = slot.lock()?;
-        let Some(step) = &*open else { return Err(layer.is_not_open("end")) };
+        if open.is_none() {
+            return Err(layer.is_not_open("end"));
+        }
         layer.check_cache(Some(&cache), kv_len)?;
         let added = layer.check_growth(kv_len)?;
-        // The cache may be the first that the layer is given.
-        if step.attends && !cache.layout.rows().is_quantised() {
-            step.check(layer.number, queries, kv_len)?;
-        }
         layer.shut(&mut open)?;
+        // The cache may be the first that the layer is given.
+        let has_attended = match layer.step.attends && !cache.layout.rows().is_quantised() {
+            true => layer.step.check(layer.number, queries, kv_len),
+            false => Ok(()),
+        };
         let step = ClosingStep { heads, queries, added, attention: None };
-        if let Err(error) = layer.end(step) {
+        if let Err(error) = has_attended.and_then(|()| layer.end(step)) {
             *open = Some(layer.step.clone());
             return Err(error);
         }
