@@ -113,7 +113,7 @@ typedef struct mnnkv_step {
 /// value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
 /// step: NULL if you always attend yourself, and hand over no sums; then you need a config without a budget and kv_quant.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too
-/// small for the model: the text has the least that would do
+/// small for the model: the text has the least for layers like this one
 /// CORRUPT, IO: if a stored token does not decode, or its file cannot be read
 /// After a failure the layer is not open, and stored tokens must not be read. You may repeat the call.
 mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache, mnnkv_step *step);
@@ -168,9 +168,9 @@ typedef struct mnnkv_attend {
 } mnnkv_attend;
 
 /// Says how far rows of a layer attend, or of all layers with MNNKV_ALL_LAYERS (sliding windows): from the next begin on tokens
-/// leave that no later row attends to, 64 at a time, pinned ones as well. Attention is the same; to the bit, but after an edit in
-/// the middle or of the first tokens, and where 8 and 4 bits do not hold a block. A reset keeps the window. h2o evicts nothing of
-/// a layer with one.
+/// leave that no later row attends to, 64 at a time, pinned ones as well. Attention is the same; with k8v4 to the bit, but after
+/// an edit in the middle or of the first tokens, and where 8 and 4 bits do not hold a block. A reset keeps the window, but not
+/// one that an opened chat has brought. h2o evicts nothing of a layer with one.
 /// window: tokens that a row attends to, its own included; 0 = all. mnnkv_session_attend applies it beside mnnkv_attend::window.
 /// If you attend yourself, the cache has the newest tokens: count from its last one.
 /// rollback: tokens that you may take back (mnnkv_session_keep) from the longest begin so far, such as drafts. As many more stay.
@@ -285,14 +285,14 @@ mnnkv_status mnnkv_session_put(mnnkv_session *session, const char *name, const v
 /// CORRUPT: if its bytes are damaged. IO: if the file cannot be read
 mnnkv_status mnnkv_session_get(const mnnkv_session *session, const char *name, void *out, size_t cap, size_t *len);
 
-/// Saves the chat, durably. Writes nothing where nothing is new.
+/// Saves the chat, durably: what is new, or all of it where more than half of the file is free.
 /// path: the chat's file, or a new one, which it then is; the one before stays as it was saved. NULL = the chat's file:
 /// kv_memory_file, in which a chat that was not opened is replaced, or the one that was opened or saved to last.
 /// caches: of all layers of the session, with kv_len. Layout and buffers of one may be NULL if it has no tokens, or was opened
 /// and has not begun since.
 /// written: bytes written; may be NULL.
 /// INVALID_ARGUMENT: if a layer is open, layers, kv_len or a cache does not fit, there is no path, or another file has taken it
-/// IO: if the system cannot write, or another file is at path. NOT_FOUND: if its folder is missing
+/// IO: if the system cannot write, or another file is at path. NOT_FOUND: if its folder is missing. BUSY, STALE: as for open
 /// CORRUPT: if blocks that only the file had are damaged there. They are dropped and counted ("lost", docs/report.md), and a
 /// repeated call saves the rest
 /// After a failure the last save stands, and the chat goes on.

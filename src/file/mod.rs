@@ -149,9 +149,13 @@ impl ChatFile {
 
     /// Whether a session has begun this file and was killed before it saved a chat.
     pub fn is_left(storage: &Storage) -> Result<bool> {
-        let (mut start, len) = ([0; UNSAVED.len()], storage.len()?.min(UNSAVED.len() as u64) as usize);
-        storage.read_at(0, &mut start[..len])?;
-        Ok(start[..len] == UNSAVED[..len])
+        let mut start = [0; UNSAVED.len()];
+        Ok(match storage.len()? {
+            // It was killed as it began.
+            0 => true,
+            len if len < UNSAVED.len() as u64 => false,
+            _ => storage.read_at(0, &mut start).map(|()| start == UNSAVED)?,
+        })
     }
 
     /// Opens a file at its last commit. All of it is taken for used until [`ChatFile::take_space`] says more.
@@ -519,10 +523,10 @@ impl ChatFile {
         }
     }
 
-    /// Gives the file another path, in place of what is there, and a name in errors. BUSY: if a step reads it.
-    pub(crate) fn rename(&mut self, to: &std::path::Path, name: &str) -> Result<()> {
+    /// Gives the file another path, in place of what is there. BUSY: if a step reads it.
+    pub(crate) fn rename(&mut self, to: &std::path::Path) -> Result<()> {
         match self.storage.get_mut() {
-            Some(storage) => storage.rename(to, name),
+            Some(storage) => storage.rename(to),
             None => bail!(Busy, "{} is being read", self.name()),
         }
     }

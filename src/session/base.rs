@@ -7,7 +7,7 @@ use crate::attend::Blocks;
 use crate::file::{Access, ChatFile};
 use crate::status::{Result, bail};
 use crate::sys::storage::Storage;
-use crate::sys::{Mutex, PerProcess, Shared, memory};
+use crate::sys::{Mutex, PerProcess, Shared, files, memory};
 use std::path::Path;
 
 /// The blocks of a layer, all of them in memory, and the checksums of their heads, `[block][head]`.
@@ -19,7 +19,6 @@ pub(super) struct BaseLayer {
 
 /// A prefix. Its file is open to be read, so that nobody changes it.
 struct Base {
-    path: String,
     file: ChatFile,
     layers: Vec<BaseLayer>,
 }
@@ -52,8 +51,10 @@ impl BaseUse {
     fn of(path: &str, fingerprint: &[u8]) -> Result<Self> {
         let bases = BASES.get(|| Ok(Mutex::default()))?;
         let Ok(mut bases) = bases.lock() else { bail!(Internal, "the list of prefixes is out of service") };
+        let at = files::absolute(Path::new(path))?;
         let is = |base: &&Shared<Base>| {
-            base.path == path && base.file.fingerprint() == fingerprint && base.file.is_at_path()
+            let file = &base.file;
+            file.storage().path() == Some(&*at) && file.fingerprint() == fingerprint && file.is_at_path()
         };
         if let Some(base) = bases.iter().find(is) {
             return Ok(BaseUse(base.clone()));
@@ -71,7 +72,7 @@ impl BaseUse {
                 .map_err(|error| error.within(format_args!("layer {number} of {path}")))?;
             memory::push(&mut layers, BaseLayer { number, blocks: Shared::new(blocks)?, sums })?;
         }
-        let base = Shared::new(Base { path: memory::text(path)?, file, layers })?;
+        let base = Shared::new(Base { file, layers })?;
         memory::push(&mut bases, base.clone())?;
         Ok(BaseUse(base))
     }

@@ -186,7 +186,7 @@ numbers! {
 impl Budget {
     /// One line: what it does, as it is now, with such a file.
     pub(super) fn outlook(&self, tier: Option<&Tier>) -> Result<String> {
-        self.rules.outlook(self.bytes, self.holds, tier.map(|tier| (tier.path(), tier.is_missing())))
+        self.rules.outlook(self.bytes, self.holds, tier.map(|tier| (tier.path().display(), tier.is_missing())))
     }
 
     pub(super) fn new(rules: MemoryRules) -> Self {

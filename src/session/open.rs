@@ -19,7 +19,7 @@ use crate::h2o::BlockScores;
 use crate::layout::{self, Cache, Pair, Rows};
 use crate::status::{Error, Result, Status, bail};
 use crate::sys::storage::Storage;
-use crate::sys::{self, Mutex, Shared, memory, parallel};
+use crate::sys::{self, Mutex, Shared, files, memory, parallel};
 use std::ops::Range;
 use std::path::Path;
 
@@ -92,7 +92,7 @@ impl Session {
         let State { layers, store, budget, tier, sections, has_chat, base, .. } = &mut *state;
         let mut other = match (&mut *tier, path) {
             (None, None) => bail!(InvalidArgument, "the chat has no file: path, or kv_memory_file, says where it is"),
-            (Some(tier), path) if path.is_none_or(|path| path == tier.path()) => {
+            (Some(tier), path) if path.map_or(Ok(true), |path| tier.is_at(path))? => {
                 tier.opened()?;
                 None
             }
@@ -103,7 +103,7 @@ impl Session {
                     bail!(NotFound, "no chat was saved in {} yet", storage.name());
                 }
                 let found = ChatFile::open(storage, Some(&self.fingerprint), Access::Commit)?;
-                Some((found, memory::text(path)?))
+                Some((found, files::absolute(Path::new(path))?))
             }
         };
         let file = match (&other, &*tier) {

@@ -16,7 +16,7 @@ use crate::layout::{self, Cache, CacheRef, Kind};
 use crate::run::Run;
 use crate::status::{Result, Status, bail};
 use crate::sys::storage::Storage;
-use crate::sys::{Shared, memory};
+use crate::sys::{Shared, files, memory};
 use std::ops::Range;
 use std::path::Path;
 
@@ -39,6 +39,13 @@ struct SavedLayer {
     moved: Vec<Moved>,
     /// Directions that were chosen.
     basis: Option<Shared<Basis>>,
+}
+
+/// What a commit has saved.
+struct Saved {
+    layers: Vec<SavedLayer>,
+    /// Bytes.
+    written: u64,
 }
 
 impl Session {
@@ -86,7 +93,7 @@ impl Session {
     fn save_state(&self, state: &mut State, path: Option<&str>, caches: &mut [LayerCache<'_>]) -> Result<u64> {
         state.finish_writes()?;
         let working = self.fit_working(state)? as u64;
-        let other = match (&mut state.tier, path) {
+        let path = match (&mut state.tier, path) {
             (None, None) => {
                 bail!(InvalidArgument, "the chat has no file: path, or kv_memory_file, says where it is to be")
             }
@@ -94,38 +101,74 @@ impl Session {
                 *tier = Some(Tier::create(path, &self.fingerprint)?);
                 None
             }
-            (Some(tier), path) => path.filter(|path| *path != tier.path()),
+            (Some(tier), Some(path)) if !tier.is_at(path)? => Some(files::absolute(Path::new(path))?),
+            (Some(_), _) => None,
         };
-        let State { layers, store, tier: Some(tier), sections, has_chat, base, .. } = &mut *state else {
-            bail!(Internal, "a chat that is saved has a file");
-        };
+        let State { layers, store, tier, .. } = &mut *state;
         for (layer, (cache, kv_len)) in layers.iter_mut().zip(&mut *caches) {
             if let (Some(cache), Some(lossless)) = (cache, &mut layer.lossless) {
                 lossless.restore(store, cache, *kv_len)?;
             }
         }
-        let mut lost = 0;
+        let (tier, mut lost) = (Tier::given(tier)?, 0);
         for layer in layers.iter_mut() {
             lost += layer.check_copies(tier)?;
         }
         if lost > 0 {
-            bail!(Corrupt, "{lost} heads of blocks that {} alone had are damaged there, and lost", tier.path());
+            let path = tier.path().display();
+            bail!(Corrupt, "{lost} heads of blocks that {path} alone had are damaged there, and lost");
         }
-        let mut anew = match other {
-            Some(path) => Some(tier::create(Path::new(path), &self.fingerprint)?),
-            None => {
-                match tier.opened() {
-                    // No chat of the session's is lost: another file has its path.
-                    Err(error) if error.status() == Status::Corrupt => bail!(Io, "{error}"),
-                    opened => drop(opened?),
-                }
-                tier.anew()?
+        let saved = match path {
+            Some(path) => {
+                let mut file = tier::create(&path, &self.fingerprint, Storage::create)?;
+                let saved = state.write_chat(Some(&mut file), caches, working)?;
+                Tier::given(&mut state.tier)?.move_to(file, path);
+                saved
             }
+            None => state.write_to_own(caches, working)?,
         };
+        (state.has_chat, state.sections) = (true, Vec::new());
+        let State { layers, store, .. } = &mut *state;
+        saved.layers.into_iter().for_each(|saved| layers[saved.number].saved(saved));
+        for (layer, (cache, _)) in layers.iter_mut().zip(caches) {
+            if let (Some(cache), Some(lossless)) = (cache, &mut layer.lossless) {
+                lossless.commit(store, cache.reborrow());
+            }
+        }
+        self.fit(state)?;
+        // Until then a power failure may bring back the last save.
+        Tier::given(&mut state.tier)?.sync_name()?;
+        Ok(saved.written)
+    }
+}
+
+impl State {
+    /// Writes the chat to its file, or to one that takes its place.
+    fn write_to_own(&mut self, caches: &[LayerCache<'_>], working: u64) -> Result<Saved> {
+        let tier = Tier::given(&mut self.tier)?;
+        match tier.opened() {
+            // No chat of the session's is lost: another file has its path.
+            Err(error) if error.status() == Status::Corrupt => bail!(Io, "{error}"),
+            opened => drop(opened?),
+        }
+        let Some(mut file) = tier.anew()? else { return self.write_chat(None, caches, working) };
+        let written = self.write_chat(Some(&mut file), caches, working);
+        let tier = Tier::given(&mut self.tier)?;
+        match written.and_then(|saved| tier.replace(file).map(|()| saved)) {
+            // The disk may have room for what is new.
+            Err(error) if error.status() == Status::Io && tier.keeps() => self.write_chat(None, caches, working),
+            written => written,
+        }
+    }
+
+    /// Writes and commits the chat to its file, of what the file has not, or to a new one.
+    fn write_chat(&mut self, mut to: Option<&mut ChatFile>, caches: &[LayerCache<'_>], working: u64) -> Result<Saved> {
+        let State { layers, tier, sections, has_chat, base, .. } = self;
+        let tier = Tier::given(tier)?;
         let mut new = NewState { keeps_sections: *has_chat, working, ..NewState::default() };
         sections.iter().try_for_each(|(name, bytes)| new.put(name, bytes))?;
-        let is_own = anew.is_none();
-        let mut writer = match (&mut anew, &mut tier.file) {
+        let is_own = to.is_none();
+        let mut writer = match (&mut to, &mut tier.file) {
             (Some(file), own) => Writer::new(file, own.as_ref()),
             (None, Some(file)) => Writer::new(file, None),
             (None, None) => bail!(Internal, "the file was opened"),
@@ -138,38 +181,18 @@ impl Session {
         let before = writer.file.written();
         let mut lost = Vec::new();
         let saved = writer.layers(layers, caches, &mut new, &mut lost);
-        let committed = saved.and_then(|saved| writer.file.commit(new).map(|()| saved));
-        let saved = match committed {
-            Ok(saved) => saved,
+        match saved.and_then(|saved| writer.file.commit(new).map(|()| saved)) {
+            Ok(saved) => Ok(Saved { layers: saved, written: writer.file.written() - before }),
             Err(error) => {
                 if is_own {
                     writer.undo();
                 }
                 lost.into_iter().for_each(|(number, found): (usize, _)| layers[number].lose(found, Some(tier)));
-                return Err(error);
-            }
-        };
-        let written = writer.file.written() - before;
-        let is_renamed = anew.is_some() && other.is_none();
-        if let Some(file) = anew {
-            tier.moves_to(file, other)?;
-        }
-        (*has_chat, *sections) = (true, Vec::new());
-        saved.into_iter().for_each(|saved| layers[saved.number].saved(saved));
-        for (layer, (cache, _)) in layers.iter_mut().zip(caches) {
-            if let (Some(cache), Some(lossless)) = (cache, &mut layer.lossless) {
-                lossless.commit(store, cache.reborrow());
+                Err(error)
             }
         }
-        self.fit(state)?;
-        // Until then a power failure may bring back the last save.
-        let renamed = state.tier.as_ref().filter(|_| is_renamed).and_then(Tier::storage);
-        renamed.map_or(Ok(()), Storage::sync_name)?;
-        Ok(written)
     }
-}
 
-impl State {
     /// INVALID_ARGUMENT: if the caches are not those of all layers, or a layer is open. BUSY: if a thread still attends.
     fn check_caches(&mut self, caches: &[LayerCache<'_>]) -> Result<()> {
         if caches.len() != self.layers.len() {

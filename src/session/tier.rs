@@ -19,6 +19,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// A save writes a file anew of which more than half is free, from so many free bytes on.
 const LEAST_FREE: u64 = if cfg!(test) { 1 << 12 } else { 1 << 20 };
+/// What the name of a file ends with that takes the place of the chat's.
+const NEW: &str = ".mnnkv-new";
 /// Blocks that are not tried after a write has failed.
 const REST: u32 = 256;
 /// Most bytes of blocks that are on their way, of a chat without a budget.
@@ -39,7 +41,8 @@ pub(super) enum Taken {
 pub(super) struct Tier {
     /// Its thread ends before the file is closed.
     writer: Writer,
-    path: String,
+    /// From the root on: the process may change its working folder.
+    path: PathBuf,
     fingerprint: Vec<u8>,
     /// Most bytes of the file.
     most: Option<u64>,
@@ -54,6 +57,10 @@ pub(super) struct Tier {
     last_ticket: u64,
     /// Blocks that are not tried any more.
     rest: u32,
+    /// A file that would have been smaller could not be written: this one is kept, with what is free in it.
+    is_kept: bool,
+    /// The file has a name that a power failure may undo.
+    is_renamed: bool,
     failure: Option<Error>,
     written: u64,
     /// The end of the last block that was written.
@@ -66,16 +73,28 @@ impl Tier {
     /// Makes the file, or takes the one that is there. Where that fails [`Self::failure`] is why, and blocks try again.
     /// OUT_OF_MEMORY: nothing was tried.
     pub(super) fn new(path: &str, fingerprint: &[u8], most: Option<u64>) -> Result<Self> {
-        let mut tier = Tier { most, ..Tier::without_file(memory::text(path)?, fingerprint)? };
+        let mut tier = Tier { most, ..Tier::without_file(files::absolute(Path::new(path))?, fingerprint)? };
         if let Err(error) = tier.opened() {
             tier.failure = Some(error.unless_out_of_memory()?);
         }
         Ok(tier)
     }
 
-    /// Its path, as the config has it.
-    pub(super) fn path(&self) -> &str {
+    /// The file of a chat that has one.
+    pub(super) fn given(tier: &mut Option<Tier>) -> Result<&mut Tier> {
+        match tier {
+            Some(tier) => Ok(tier),
+            None => bail!(Internal, "the chat has no file"),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether a path leads to its file, from the working folder of now.
+    pub(super) fn is_at(&self, path: &str) -> Result<bool> {
+        Ok(files::absolute(Path::new(path))? == self.path)
     }
 
     /// Where its bytes are; `None` where it could not be made.
@@ -115,11 +134,12 @@ impl Tier {
 
     /// Begins a new file at a path. As [`create`].
     pub(super) fn create(path: &str, fingerprint: &[u8]) -> Result<Self> {
-        Tier::of(create(Path::new(path), fingerprint)?, memory::text(path)?, fingerprint, None)
+        let path = files::absolute(Path::new(path))?;
+        Tier::of(create(&path, fingerprint, Storage::create)?, path, fingerprint, None)
     }
 
     /// Takes a file, with the settings of another one.
-    pub(super) fn of(file: ChatFile, path: String, fingerprint: &[u8], before: Option<&Tier>) -> Result<Self> {
+    pub(super) fn of(file: ChatFile, path: PathBuf, fingerprint: &[u8], before: Option<&Tier>) -> Result<Self> {
         let most = before.and_then(|before| before.most);
         let [_, written, failed, late] = before.map_or([0; 4], Tier::counts);
         let file = Some(file);
@@ -127,7 +147,7 @@ impl Tier {
     }
 
     /// One without limits that has written nothing.
-    fn without_file(path: String, fingerprint: &[u8]) -> Result<Self> {
+    fn without_file(path: PathBuf, fingerprint: &[u8]) -> Result<Self> {
         Ok(Tier {
             path,
             fingerprint: memory::copied(fingerprint)?,
@@ -139,6 +159,8 @@ impl Tier {
             ended: Vec::new(),
             last_ticket: 0,
             rest: 0,
+            is_kept: false,
+            is_renamed: false,
             failure: None,
             written: 0,
             end: 0,
@@ -147,41 +169,77 @@ impl Tier {
         })
     }
 
-    /// Where the file is: its path was given in another working folder perhaps.
-    fn place(&self) -> &Path {
-        self.file.as_ref().and_then(|file| file.storage().path()).unwrap_or(Path::new(&self.path))
-    }
-
     /// A file that takes the place of this one, where this one cannot be trusted or more than half of it is free.
     /// INVALID_ARGUMENT: if another file has taken its path.
-    pub(super) fn anew(&self) -> Result<Option<ChatFile>> {
+    pub(super) fn anew(&mut self) -> Result<Option<ChatFile>> {
         let Some(file) = &self.file else { return Ok(None) };
-        // Elsewhere a file that is open cannot be replaced.
-        let (lost, free) = (file.is_lost(), if cfg!(unix) { file.free_bytes() } else { 0 });
-        if !lost && (free < LEAST_FREE || free < file.len() / 2) {
+        if file.is_lost() {
+            if !file.is_at_path() && files::kind(&self.path).is_ok() {
+                bail!(InvalidArgument, "another file has taken the place of {}: it is left alone", self.path.display());
+            }
+            return self.create_new().map(Some);
+        }
+        // Elsewhere a file that is open cannot be replaced; a link would be, and not what it leads to.
+        let may_be_replaced = cfg!(unix) && !self.is_kept && !files::is_link(&self.path);
+        if !may_be_replaced || file.free_bytes() < LEAST_FREE.max(file.len() / 2) {
             return Ok(None);
         }
-        if !file.is_at_path() && files::kind(self.place()).is_ok() {
-            bail!(InvalidArgument, "another file has taken the place of {}: it is left alone", self.path);
+        match self.create_new() {
+            Ok(made) => Ok(Some(made)),
+            Err(error) => {
+                error.unless_out_of_memory()?;
+                self.is_kept = true;
+                Ok(None)
+            }
         }
-        let path = PathBuf::from(files::text(&[self.place().as_os_str(), ".new".as_ref()], 0)?);
-        let made = create(&path, &self.fingerprint).or_else(|refused| {
+    }
+
+    /// The file that is to take the place of this one, with the rights of this one.
+    fn create_new(&self) -> Result<ChatFile> {
+        let path = PathBuf::from(files::text(&[self.path.as_os_str(), NEW.as_ref()], 0)?);
+        let create = || create(&path, &self.fingerprint, Storage::create_private);
+        let made = create().or_else(|refused| {
             // What a save has left that was killed behind its commit.
             drop(ChatFile::open(edit(&path, refused)?, Some(&self.fingerprint), Access::Read)?);
             files::remove(&path).map_err(|e| files::failed("remove", &path, &e))?;
-            create(&path, &self.fingerprint)
-        });
-        made.map(Some)
+            create()
+        })?;
+        self.storage().into_iter().for_each(|own| made.storage().take_rights(own));
+        Ok(made)
     }
 
-    /// A file that has been committed takes the place of this one, at its path or another. On an error this one stays.
-    pub(super) fn moves_to(&mut self, mut file: ChatFile, path: Option<&str>) -> Result<()> {
-        match path {
-            Some(path) => self.path = memory::text(path)?,
-            None => file.rename(self.place(), &self.path).inspect_err(|_| file.storage().remove())?,
-        }
-        (self.failure, self.end) = (None, 0);
+    /// Whether a save that could not write another file can write to this one.
+    pub(super) fn keeps(&mut self) -> bool {
+        self.is_kept = self.file.as_ref().is_some_and(|file| !file.is_lost());
+        self.is_kept
+    }
+
+    /// A file that has been committed takes the place of this one, at its path. On an error this one stays.
+    pub(super) fn replace(&mut self, mut file: ChatFile) -> Result<()> {
+        file.rename(&self.path).inspect_err(|_| file.storage().remove())?;
+        self.is_renamed = true;
+        self.take_file(file);
+        Ok(())
+    }
+
+    /// A file that has been committed at another path is the chat's from now on.
+    pub(super) fn move_to(&mut self, file: ChatFile, path: PathBuf) {
+        self.path = path;
+        self.is_renamed = false;
+        self.take_file(file);
+    }
+
+    fn take_file(&mut self, file: ChatFile) {
+        (self.failure, self.end, self.is_kept) = (None, 0, false);
         self.file = Some(file);
+    }
+
+    /// A power failure does not bring back the file that was replaced, from now on.
+    pub(super) fn sync_name(&mut self) -> Result<()> {
+        if let (Some(file), true) = (&self.file, self.is_renamed) {
+            file.storage().sync_name()?;
+        }
+        self.is_renamed = false;
         Ok(())
     }
 
@@ -370,9 +428,10 @@ pub(super) fn read_at(file: &ChatFile, offset: u64, from: &Offloaded, bytes: &mu
     Ok(())
 }
 
-/// A new file at a path, in place of what a session has left that was killed. IO: if another file is there.
-pub(super) fn create(at: &Path, fingerprint: &[u8]) -> Result<ChatFile> {
-    let made = Storage::create(at).or_else(|refused| {
+/// A new file at a path, which `make` makes, or one in place of what a session has left that was killed. IO: if another file is
+/// there.
+pub(super) fn create(at: &Path, fingerprint: &[u8], make: fn(&Path) -> Result<Storage>) -> Result<ChatFile> {
+    let made = make(at).or_else(|refused| {
         let left = Storage::edit(at).ok().filter(|_| !files::is_link(at));
         left.filter(|found| ChatFile::is_left(found) == Ok(true)).ok_or(refused)
     })?;
@@ -382,9 +441,9 @@ pub(super) fn create(at: &Path, fingerprint: &[u8]) -> Result<ChatFile> {
 /// The file at a path: one with a chat, or a new one in place of what a session has left that was killed.
 /// INVALID_ARGUMENT: if a symbolic link is there. BUSY: if it is open. STALE: if its chat is of another model. CORRUPT: if it is
 /// no chat file.
-pub(super) fn open_or_create(path: &str, fingerprint: &[u8]) -> Result<ChatFile> {
-    let at = Path::new(path);
-    create(at, fingerprint).or_else(|refused| {
+fn open_or_create(at: &Path, fingerprint: &[u8]) -> Result<ChatFile> {
+    create(at, fingerprint, Storage::create).or_else(|refused| {
+        let path = at.display();
         if files::is_link(at) {
             // Its file would stay when the session removes the link.
             bail!(InvalidArgument, "{path} is a symbolic link: it is left alone");

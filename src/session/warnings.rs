@@ -7,6 +7,7 @@ use super::tier::Tier;
 use super::{Session, State, lossless};
 use crate::status::Result;
 use crate::sys::memory;
+use std::path::Path;
 
 impl Session {
     /// The warnings about the config and about the steps since, one per line.
@@ -134,7 +135,7 @@ impl State {
         }
         let lost: u64 = ladders().map(Ladder::loses).sum();
         if lost > 0 {
-            let path = self.tier.as_ref().map_or("", Tier::path);
+            let path = self.tier.as_ref().map_or(Path::new(""), Tier::path).display();
             visit(9, format_args!("kv_memory_file, {path}, was cut or changed: {lost} heads of blocks are lost"))?;
         }
         let failed = self.tier.as_ref().and_then(Tier::failure);

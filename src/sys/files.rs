@@ -69,6 +69,15 @@ pub enum Use {
     Edit,
     /// Makes a file that does not exist, to read and write it alone.
     Create,
+    /// Makes one that other users cannot open, on Unix.
+    CreatePrivate,
+}
+
+impl Use {
+    /// Whether the file does not exist before.
+    pub fn is_new(self) -> bool {
+        matches!(self, Use::Create | Use::CreatePrivate)
+    }
 }
 
 /// Opens a file with a lock that lasts until it is closed, on systems and file systems with locks.
@@ -76,6 +85,11 @@ pub enum Use {
 /// `None`: the file is locked against this use.
 pub fn open_locked(path: &Path, how: Use) -> io::Result<Option<File>> {
     system::open_locked(path, how)
+}
+
+/// Gives a file the owner, the group and the rights of another, as far as the system lets it.
+pub fn take_rights(to: &File, from: &File) {
+    system::take_rights(to, from);
 }
 
 /// Fails unless nothing is at `path`, or a regular file, or a symbolic link to one: only those may be replaced. A rename
@@ -263,9 +277,14 @@ mod unix {
     }
 
     fn open_with(path: &Path, flags: c_int) -> io::Result<File> {
+        open_as(path, flags, 0o666)
+    }
+
+    /// `rights`: of a new file, less the process's mask.
+    fn open_as(path: &Path, flags: c_int, rights: c_uint) -> io::Result<File> {
         let descriptor = with(path, |path| {
             // SAFETY: the path ends with a zero; the mode is as wide as variadic arguments are.
-            again(|| checked(unsafe { open_file(path.as_ptr(), flags | libc::O_CLOEXEC, 0o666 as c_uint) }))
+            again(|| checked(unsafe { open_file(path.as_ptr(), flags | libc::O_CLOEXEC, rights) }))
         })?;
         // SAFETY: the descriptor is open and has no other owner.
         Ok(unsafe { File::from_raw_fd(descriptor) })
@@ -345,10 +364,11 @@ mod unix {
         let (flags, lock) = match how {
             Use::Read => (libc::O_RDONLY, libc::LOCK_SH),
             Use::Edit => (libc::O_RDWR, libc::LOCK_EX),
-            Use::Create => (libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, libc::LOCK_EX),
+            Use::Create | Use::CreatePrivate => (libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, libc::LOCK_EX),
         };
+        let rights = if how == Use::CreatePrivate { 0o600 } else { 0o666 };
         // A pipe that nothing writes to would block.
-        let file = open_with(path, flags | libc::O_NONBLOCK)?;
+        let file = open_as(path, flags | libc::O_NONBLOCK, rights)?;
         let kind = file.metadata()?;
         if !kind.is_file() {
             return Err(if kind.is_dir() { io::ErrorKind::IsADirectory } else { io::ErrorKind::Unsupported }.into());
@@ -358,6 +378,17 @@ mod unix {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             _ => Ok(Some(file)),
         }
+    }
+
+    pub(super) fn take_rights(to: &File, from: &File) {
+        let Ok(found) = from.metadata() else { return };
+        let keep = libc::uid_t::MAX;
+        // SAFETY: the descriptor is open.
+        let owns = |user| unsafe { libc::fchown(to.as_raw_fd(), user, found.gid()) } == 0;
+        // Of another group than the file's nobody may read it.
+        let most = if owns(found.uid()) || owns(keep) { 0o777 } else { 0o707 };
+        // SAFETY: the descriptor is open.
+        unsafe { libc::fchmod(to.as_raw_fd(), (found.mode() & most) as libc::mode_t) };
     }
 
     pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {

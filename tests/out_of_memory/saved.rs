@@ -41,6 +41,11 @@ fn turns(config: &str, path: &Path, shortage: Shortage) -> Calls {
         let mut save = || session.save(path, &mut [(Some(cache.reborrow()), len)]).map(drop);
         calls.run("save", || status(save(), &mut done));
     }
+    let (len, first, path) = (layer.len(), path, &path.with_extension("moved"));
+    let mut cache = layer.cache();
+    let mut save = || session.save(path.to_str(), &mut [(Some(cache.reborrow()), len)]).map(drop);
+    calls.run("save elsewhere", || status(save(), &mut done));
+    std::fs::remove_file(first).unwrap();
     let (before, len) = (session.positions(0, Some(0)).unwrap(), layer.len());
     drop(session);
     session = make();

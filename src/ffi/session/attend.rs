@@ -71,9 +71,9 @@ unsafe impl Sized32 for mnnkv_attend {
 }
 
 /// Says how far rows of a layer attend, or of all layers with MNNKV_ALL_LAYERS (sliding windows): from the next begin on tokens
-/// leave that no later row attends to, 64 at a time, pinned ones as well. Attention is the same; to the bit, but after an edit in
-/// the middle or of the first tokens, and where 8 and 4 bits do not hold a block. A reset keeps the window. h2o evicts nothing of
-/// a layer with one.
+/// leave that no later row attends to, 64 at a time, pinned ones as well. Attention is the same; with k8v4 to the bit, but after
+/// an edit in the middle or of the first tokens, and where 8 and 4 bits do not hold a block. A reset keeps the window, but not
+/// one that an opened chat has brought. h2o evicts nothing of a layer with one.
 /// window: tokens that a row attends to, its own included; 0 = all. mnnkv_session_attend applies it beside mnnkv_attend::window.
 /// If you attend yourself, the cache has the newest tokens: count from its last one.
 /// rollback: tokens that you may take back (mnnkv_session_keep) from the longest begin so far, such as drafts. As many more stay.

@@ -56,14 +56,14 @@ pub unsafe extern "C" fn mnnkv_session_get(
     }))
 }
 
-/// Saves the chat, durably. Writes nothing where nothing is new.
+/// Saves the chat, durably: what is new, or all of it where more than half of the file is free.
 /// path: the chat's file, or a new one, which it then is; the one before stays as it was saved. NULL = the chat's file:
 /// kv_memory_file, in which a chat that was not opened is replaced, or the one that was opened or saved to last.
 /// caches: of all layers of the session, with kv_len. Layout and buffers of one may be NULL if it has no tokens, or was opened
 /// and has not begun since.
 /// written: bytes written; may be NULL.
 /// INVALID_ARGUMENT: if a layer is open, layers, kv_len or a cache does not fit, there is no path, or another file has taken it
-/// IO: if the system cannot write, or another file is at path. NOT_FOUND: if its folder is missing
+/// IO: if the system cannot write, or another file is at path. NOT_FOUND: if its folder is missing. BUSY, STALE: as for open
 /// CORRUPT: if blocks that only the file had are damaged there. They are dropped and counted ("lost", docs/report.md), and a
 /// repeated call saves the rest
 /// After a failure the last save stands, and the chat goes on.

@@ -37,7 +37,7 @@ unsafe impl Sized32 for mnnkv_step {
 /// value may be NULL. A prefix from elsewhere is a step of its own: begin with 0, fill the cache, end with queries 0.
 /// step: NULL if you always attend yourself, and hand over no sums; then you need a config without a budget and kv_quant.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, heads, head_dim or a dtype changed, or the budget is too
-/// small for the model: the text has the least that would do
+/// small for the model: the text has the least for layers like this one
 /// CORRUPT, IO: if a stored token does not decode, or its file cannot be read
 /// After a failure the layer is not open, and stored tokens must not be read. You may repeat the call.
 #[cfg_attr(feature = "capi", unsafe(no_mangle))]

@@ -7,6 +7,7 @@ use crate::status::Result;
 use crate::sys::memory;
 use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
+use std::path::{self, Path};
 
 impl Config {
     /// One line: which tokens of a model of `layers` layers stay, and which are stored compressed.
@@ -18,12 +19,12 @@ impl Config {
 impl MemoryRules {
     /// One line: what a budget of so many bytes does to the tokens of a chat, and with what it holds of a model also from which
     /// length on. `file`: that of the chat, and whether it could not be made.
-    pub fn outlook(&self, bytes: u64, holds: Option<Holds>, file: Option<(&str, bool)>) -> Result<String> {
+    pub fn outlook(&self, bytes: u64, holds: Option<Holds>, file: Option<(path::Display<'_>, bool)>) -> Result<String> {
         memory::format(format_args!("{}", Bounded(self, bytes, holds, file)))
     }
 }
 
-struct Bounded<'a>(&'a MemoryRules, u64, Option<Holds>, Option<(&'a str, bool)>);
+struct Bounded<'a>(&'a MemoryRules, u64, Option<Holds>, Option<(path::Display<'a>, bool)>);
 
 impl Display for Bounded<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -66,7 +67,7 @@ impl Display for Outlook<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let layers = self.layers;
         if let Some(memory) = &self.config.memory {
-            let file = self.config.file.as_ref().map(|file| (&*file.path, false));
+            let file = self.config.file.as_ref().map(|file| (Path::new(&file.path).display(), false));
             return Bounded(memory, memory.bytes, None, file).fmt(f);
         }
         if let Some((first, format)) = self.config.quant.filter(|(first, _)| *first < layers) {

@@ -201,6 +201,63 @@ fn a_file_that_is_mostly_holes_is_written_anew() {
     chat.begin_whole(1);
 }
 
+/// A chat in a file of which more than half is free, so that the next save would write another one.
+#[cfg(unix)]
+fn with_holes() -> (Chat, ChatPath) {
+    let mut chat = Chat::new(json!({}), LAYERS as u32, flash(2, 64, 4, 900));
+    let path = ChatPath::new();
+    chat.step(0, 800);
+    chat.step(1, 50);
+    save(&mut chat, &path).unwrap();
+    chat.session.reset(Some(0)).unwrap();
+    chat.hosts[0].keep((0..800).map(|_| false));
+    save(&mut chat, &path).unwrap();
+    chat.step(1, 1);
+    (chat, path)
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_written_anew_keeps_its_rights_and_links_to_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let (mut chat, path) = with_holes();
+    let before = path.len();
+    std::fs::set_permissions(path.text(), PermissionsExt::from_mode(0o640)).unwrap();
+    save(&mut chat, &path).unwrap();
+    let found = std::fs::metadata(path.text()).unwrap();
+    assert!(found.len() < before / 2 && found.permissions().mode() & 0o777 == 0o640, "{found:?}");
+
+    let (chat, path) = with_holes();
+    drop(chat);
+    let (link, session) = (format!("{}-link", path.text()), Session::new(b"{}", LAYERS as u32, 1).unwrap());
+    std::os::unix::fs::symlink(path.text(), &link).unwrap();
+    session.open(Some(&link)).unwrap();
+    session.put("tokens", b"fifty").unwrap();
+    session.save(None, &mut [(None, 0), (None, 50)]).unwrap();
+    drop(session);
+    assert!(crate::sys::files::is_link(link.as_ref()));
+    std::fs::remove_file(&link).unwrap();
+    let session = Session::new(b"{}", LAYERS as u32, 1).unwrap();
+    session.open(Some(path.text())).unwrap();
+    assert_eq!(session.section("tokens").unwrap(), b"fifty");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_chat_is_saved_in_its_file_where_no_other_can_be_written() {
+    let (mut chat, path) = with_holes();
+    let before = path.len();
+    // What is there is not the library's.
+    let new = format!("{}.mnnkv-new", path.text());
+    std::fs::create_dir(&new).unwrap();
+    save(&mut chat, &path).unwrap();
+    assert!(path.len() > before / 2 && std::fs::metadata(&new).unwrap().is_dir());
+    std::fs::remove_dir(&new).unwrap();
+    chat.session.open(None).unwrap();
+    assert_eq!(chat.lengths(1), (51, 51));
+    chat.begin_whole(1);
+}
+
 #[test]
 fn a_chat_moves_to_another_path_and_the_first_file_stays_as_it_was_saved() {
     let (first, second) = (ChatPath::new(), ChatPath::new());
