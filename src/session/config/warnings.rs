@@ -45,7 +45,8 @@ const IDLE: &[Idle] = &[
         needs: "kv_memory_mb or kv_memory_bytes must be above 0",
     },
     Idle {
-        keys: |key| [name::kv_memory_file_mb, name::kv_memory_wait_us].contains(&key),
+        // A chat that is saved or opened elsewhere has a file to wait for, too.
+        keys: |key| key == name::kv_memory_file_mb,
         idle: |values, has| super::budget_bytes(values).is_some() && !has(name::kv_memory_file),
         needs: "kv_memory_file must name a file",
     },

@@ -83,4 +83,6 @@ fn a_budget_is_in_mb_or_in_bytes_and_goes_without_other_rules() {
     ] {
         assert_eq!(warned(idle).1, why);
     }
+    let opened = Config::parse(br#"{"kv_memory_mb": 1, "kv_memory_wait_us": 1}"#, b"", LAYERS).unwrap();
+    assert_eq!(opened.1, [""; 0], "a chat that is opened has a file");
 }
