@@ -6,15 +6,12 @@ use crate::output::{Output, visible};
 use clap::Args;
 use mnnkv::file::{Access, ChatFile, Storage};
 use mnnkv::status::{Error, Status};
-use mnnkv_model::file::{ModelFile, Source};
 use mnnkv_model::msmodelslim::{DiskFolder, Finding, Severity, check_folder};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Findings of a kind that are printed without `--all`; the others are counted.
 const SHOWN: usize = 8;
-/// The first bytes of a chat file.
-const CHAT: &[u8; 8] = b"MNKVCHAT";
 
 /// Check a directory quantised by msmodelslim, or a chat file, and list all findings.
 ///
@@ -33,9 +30,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
-    let mut start = [0; CHAT.len()];
-    // Opens regular files alone: a pipe would block until its other end opens.
-    if ModelFile::open(&arguments.path).and_then(|file| file.read_at(0, &mut start)).is_ok() && start == *CHAT {
+    if !arguments.path.is_dir() {
         return chat(&arguments.path);
     }
     let directory = arguments.path.display();

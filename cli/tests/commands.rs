@@ -100,6 +100,8 @@ fn check_finds_each_damage_of_a_chat_file() {
     let mut damaged = whole.clone();
     damaged[12] ^= 1;
     assert!(checked(1, &damaged).ends_with(", 1 part damaged\n"));
+    damaged[0] ^= 1;
+    assert!(checked(1, &damaged).contains("no chat file begins so"), "a file is no directory of weights");
     std::fs::remove_file(path).unwrap();
 }
 
