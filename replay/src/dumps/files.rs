@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 /// The text of an error of the library, without the path, which is the place.
 pub(super) fn failure(path: &Path, error: &mnnkv::status::Error) -> Error {
     let shown = path.display().to_string();
-    let text = error.message().replace(&format!(" {shown}"), "");
-    Error::new(&shown, text.strip_prefix(&format!("{shown} ")).unwrap_or(&text))
+    let text = error.message();
+    let after = text.strip_prefix(&format!("{shown} ")).map(str::to_owned);
+    // "cannot open PATH: reason"
+    Error::new(&shown, after.unwrap_or_else(|| text.replacen(&format!(" {shown}:"), ":", 1)))
 }
 
 pub(super) fn open(path: &Path) -> Result<ModelFile> {
