@@ -238,6 +238,10 @@ fn attention_of_unknown_kind_is_refused_and_never_guessed() {
         (json!({"per_layer_config": {"3": {"skip": ["attention"]}}}), ["per_layer_config.3.skip", "a list of 1"]),
         (json!({"per_layer_config": {"3": {"warp_layer": 2}}}), ["per_layer_config.3.warp_layer is 2", "keeps"]),
         (json!({"sliding_window": 9, "warp_layers": [1]}), ["warp_layers is a list of 1", "which layers"]),
+        (
+            json!({"sliding_window": 9, "global_attn_every_n_layers": 4}),
+            ["global_attn_every_n_layers is 4", "which layers"],
+        ),
         (json!({"attention_other_setting": {"num_attention_groups": 1}}), ["attention_type", "sliding_attention"]),
         (json!({"attn": {"layers": [1]}}), ["attn is an object", "which layers have attention"]),
         (json!({"use_cla": true}), ["use_cla", "each other"]),

@@ -56,9 +56,14 @@ pub(super) fn note(text: &Keys, notes: &mut Notes) -> Result<()> {
 
 const MEANS: &str = "the size is wrong if heads, layers or kept tokens depend on that";
 
-/// The first of these keys that may say which layers have a window: a list or a text.
+/// The first of these keys that may say which layers have a window: a list, a text, or every how many.
 pub(super) fn kinds_of_layers<'a>(text: &Keys<'a>) -> Option<(&'a str, &'a Json<'a>)> {
-    found(text).find(|(_, value)| matches!(value, Json::List(_) | Json::Text(_)))
+    let counts = |key: &str| key.split('_').any(|part| is_one_of("every interval period freq frequency", part));
+    found(text).find(|(key, value)| match value {
+        Json::List(_) | Json::Text(_) => true,
+        Json::Number(_) => counts(key),
+        _ => false,
+    })
 }
 
 fn found<'a>(keys: &Keys<'a>) -> impl Iterator<Item = (&'a str, &'a Json<'a>)> + use<'a> {
