@@ -1,6 +1,8 @@
 //! Chats that are saved and opened: what they attend to, what a turn costs, and files that are damaged meanwhile.
 
-use super::budget::{fill_file, grow, heads};
+use super::budget::grow;
+#[cfg(unix)]
+use super::budget::{fill_file, heads};
 use super::*;
 use crate::file::ChatFile;
 use crate::file::tests::disk::Disk;
@@ -95,6 +97,7 @@ fn a_save_after_one_more_turn_writes_about_the_bytes_of_that_turn() {
 }
 
 /// Blocks in memory that the file has, too.
+#[cfg(unix)]
 fn in_both(chat: &Chat) -> usize {
     let state = chat.session.state().unwrap();
     let blocks = &state.layers[0].tokens().blocks;
