@@ -45,6 +45,8 @@ impl Chat {
     }
 }
 
+// Windows lets nobody else open the file.
+#[cfg(unix)]
 #[test]
 fn a_chat_that_is_opened_attends_to_the_bit_as_the_one_that_was_saved() {
     for (mode, keys) in [(Mode::Always, QUANT), (Mode::Offloads, BUDGET)] {
@@ -227,6 +229,8 @@ fn small_chat(path: &ChatPath) -> SmallChat {
     SmallChat { config, layout, blocks: session.blocks_for_tests(0), rows }
 }
 
+// Windows lets nobody else open the file.
+#[cfg(unix)]
 #[test]
 fn no_damaged_byte_and_no_length_of_a_chat_file_changes_a_token() {
     let (path, copy) = (ChatPath::new(), ChatPath::new());
