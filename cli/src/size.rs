@@ -8,8 +8,8 @@ use crate::dtype;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::table;
-use clap::Args;
 use clap::builder::PossibleValuesParser;
+use clap::{ArgGroup, Args};
 use config::Config;
 use mnnkv_model::sizing::{
     Attention, AttentionMode, CacheElement, Group, H2o, Kv, LayerShape, Longest, Lossless, MAX_LAYERS, MnnCache,
@@ -39,16 +39,22 @@ const USUAL_CONTEXTS: [u64; 3] = [4096, 32768, 131072];
 /// packing, scales and sums, and with room for 64 tokens beyond the context. MNN's exporter writes KV heads and head_dim
 /// up to 3.3: for later exports add --kv-heads and --head-dim, or give the Hugging Face config and --attention-mode.
 #[derive(Args)]
-#[command(arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(arg_required_else_help = true, after_help = EXAMPLES, group(ArgGroup::new("heads").multiple(true)))]
 pub struct Arguments {
     /// A config.json or llm_config.json, or a directory with one
-    #[arg(long, value_name = "PATH", required_unless_present = "layers", conflicts_with = "kv_lora_rank")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        group = "heads",
+        required_unless_present = "layers",
+        conflicts_with = "kv_lora_rank"
+    )]
     config: Option<PathBuf>,
     /// Layers with a KV cache, instead of a config, or where one of MNN has none
-    #[arg(long, value_name = "N", requires = "shape", value_parser = clap::value_parser!(u32).range(1..=MAX_LAYERS as i64), help_heading = "Model in numbers")]
+    #[arg(long, value_name = "N", requires = "heads", value_parser = clap::value_parser!(u32).range(1..=MAX_LAYERS as i64), help_heading = "Model in numbers")]
     layers: Option<u32>,
     /// KV heads of a layer
-    #[arg(long, value_name = "N", group = "shape", requires = "head_dim", help_heading = "Model in numbers")]
+    #[arg(long, value_name = "N", group = "heads", requires = "head_dim", help_heading = "Model in numbers")]
     kv_heads: Option<u32>,
     /// Length of a head's keys and values
     #[arg(long, value_name = "N", requires = "kv_heads", help_heading = "Model in numbers")]
@@ -58,7 +64,7 @@ pub struct Arguments {
         long,
         value_name = "N",
         requires = "layers",
-        group = "shape",
+        group = "heads",
         requires = "rope_head_dim",
         conflicts_with = "kv_heads",
         help_heading = "Model in numbers"

@@ -60,6 +60,7 @@ fn help_lists_commands_and_exit_codes() {
 fn usage_errors_exit_with_2_and_failures_with_3() {
     stderr_of(2, &["no-such-command"]);
     stderr_of(2, &["size", "--layers", "3"]);
+    stderr_of(3, &["size", "--layers", "3", "--config", "no-such-directory"]);
     stderr_of(2, &["size", "--config", "x", "--budget", "8 parsecs"]);
     assert!(stderr_of(3, &["check", "no-such-directory"]).contains("cannot open no-such-directory"));
     assert!(json(2, &["size"])["error"].is_string());
