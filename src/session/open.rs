@@ -90,20 +90,20 @@ impl Session {
         state.layers.iter_mut().try_for_each(|layer| layer.step_mut().map(drop))?;
         state.finish_writes()?;
         let State { layers, store, budget, tier, sections, has_chat, base, .. } = &mut *state;
-        let mut other = match (&mut *tier, path) {
+        let at = path.map(|path| files::absolute(Path::new(path))).transpose()?;
+        let mut other = match (&mut *tier, at) {
             (None, None) => bail!(InvalidArgument, "the chat has no file: path, or kv_memory_file, says where it is"),
-            (Some(tier), path) if path.map_or(Ok(true), |path| tier.is_at(path))? => {
+            (Some(tier), at) if at.as_ref().is_none_or(|at| at == tier.path()) => {
                 tier.opened()?;
                 None
             }
-            (_, path) => {
-                let path = path.unwrap_or_default();
-                let storage = Storage::edit(Path::new(path))?;
+            (_, at) => {
+                let storage = Storage::edit(Path::new(path.unwrap_or_default()))?;
                 if ChatFile::is_left(&storage)? {
                     bail!(NotFound, "no chat was saved in {} yet", storage.name());
                 }
                 let found = ChatFile::open(storage, Some(&self.fingerprint), Access::Commit)?;
-                Some((found, files::absolute(Path::new(path))?))
+                Some((found, at.unwrap_or_default()))
             }
         };
         let file = match (&other, &*tier) {
@@ -122,9 +122,12 @@ impl Session {
             memory::push(&mut rows, (number, found.table.rows, window))?;
             memory::push(&mut tables, Mutex::new(Some(found)))?;
         }
+        let sized = |layer: &Layer| {
+            let (_, rows, window) = rows.iter().find(|(number, ..)| *number == layer.number)?;
+            Some((Sizes::from(rows), *window))
+        };
         if let Some(budget) = budget.as_mut() {
-            let of = |number| rows.iter().find(|(other, ..)| *other == number).map(|(_, rows, _)| Sizes::from(rows));
-            let known = |own: &Layer| of(own.number).or(own.sizes());
+            let known = |own: &Layer| sized(own).map(|(sizes, _)| sizes).or(own.sizes());
             // One check is of all layers.
             let least = |number: u32| layers[number as usize].quant.as_ref().map(|quant| quant.least_raw());
             if let Some((rows, least_raw)) = rows.iter().find_map(|(number, rows, _)| Some((rows, least(*number)?))) {
@@ -132,8 +135,8 @@ impl Session {
             }
         }
         // Shares are those of the chat when all of it is here, or more: what is above them leaves in the end.
-        let needs = |layer: &Layer, unknown: &Sizes| match rows.iter().find(|(number, ..)| *number == layer.number) {
-            Some((_, rows, window)) => Needs { sizes: Sizes::from(rows).of(layer), window: *window, blocks: 0 },
+        let needs = |layer: &Layer, unknown: &Sizes| match sized(layer) {
+            Some((sizes, window)) => Needs { sizes: sizes.of(layer), window, blocks: 0 },
             None => Needs::of(layer, unknown),
         };
         let shares = memory::collect(rows.iter().map(|(number, rows, _)| {

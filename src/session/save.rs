@@ -93,6 +93,7 @@ impl Session {
     fn save_state(&self, state: &mut State, path: Option<&str>, caches: &mut [LayerCache<'_>]) -> Result<u64> {
         state.finish_writes()?;
         let working = self.fit_working(state)? as u64;
+        let path = path.map(|path| files::absolute(Path::new(path))).transpose()?;
         let path = match (&mut state.tier, path) {
             (None, None) => {
                 bail!(InvalidArgument, "the chat has no file: path, or kv_memory_file, says where it is to be")
@@ -101,8 +102,7 @@ impl Session {
                 *tier = Some(Tier::create(path, &self.fingerprint)?);
                 None
             }
-            (Some(tier), Some(path)) if !tier.is_at(path)? => Some(files::absolute(Path::new(path))?),
-            (Some(_), _) => None,
+            (Some(tier), path) => path.filter(|path| path != tier.path()),
         };
         let State { layers, store, tier, .. } = &mut *state;
         for (layer, (cache, kv_len)) in layers.iter_mut().zip(&mut *caches) {

@@ -92,11 +92,6 @@ impl Tier {
         &self.path
     }
 
-    /// Whether a path leads to its file, from the working folder of now.
-    pub(super) fn is_at(&self, path: &str) -> Result<bool> {
-        Ok(files::absolute(Path::new(path))? == self.path)
-    }
-
     /// Where its bytes are; `None` where it could not be made.
     pub(super) fn storage(&self) -> Option<&Storage> {
         Some(self.file.as_ref()?.storage())
@@ -133,8 +128,7 @@ impl Tier {
     }
 
     /// Begins a new file at a path. As [`create`].
-    pub(super) fn create(path: &str, fingerprint: &[u8]) -> Result<Self> {
-        let path = files::absolute(Path::new(path))?;
+    pub(super) fn create(path: PathBuf, fingerprint: &[u8]) -> Result<Self> {
         Tier::of(create(&path, fingerprint, Storage::create)?, path, fingerprint, None)
     }
 
@@ -217,20 +211,19 @@ impl Tier {
     /// A file that has been committed takes the place of this one, at its path. On an error this one stays.
     pub(super) fn replace(&mut self, mut file: ChatFile) -> Result<()> {
         file.rename(&self.path).inspect_err(|_| file.storage().remove())?;
-        self.is_renamed = true;
         self.take_file(file);
+        self.is_renamed = true;
         Ok(())
     }
 
     /// A file that has been committed at another path is the chat's from now on.
     pub(super) fn move_to(&mut self, file: ChatFile, path: PathBuf) {
         self.path = path;
-        self.is_renamed = false;
         self.take_file(file);
     }
 
     fn take_file(&mut self, file: ChatFile) {
-        (self.failure, self.end, self.is_kept) = (None, 0, false);
+        (self.failure, self.end, self.is_kept, self.is_renamed) = (None, 0, false, false);
         self.file = Some(file);
     }
 

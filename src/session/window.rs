@@ -63,7 +63,8 @@ impl Session {
             let physical = layer.lengths().physical;
             if let (Some(eviction), None) = (&mut layer.set_aside, window) {
                 // Rows that have attended so far were not scored.
-                eviction.begin_with(physical)?;
+                eviction.reset();
+                eviction.reserve(physical)?;
             }
         }
         for layer in layers {

@@ -179,12 +179,6 @@ impl Eviction {
         (self.plan, self.clock) = (None, Clock::default());
     }
 
-    /// The cache has so many tokens, of which nothing is known.
-    pub(super) fn begin_with(&mut self, physical: u32) -> Result<()> {
-        self.reset();
-        self.reserve(physical)
-    }
-
     /// Whether the next step may exceed the limit.
     fn is_near_limit(&self, lengths: CacheLengths) -> bool {
         self.rules.is_over(lengths.physical, self.clock.next_step())
