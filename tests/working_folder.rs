@@ -19,8 +19,10 @@ fn a_chat_file_of_a_relative_path_stays_in_its_folder_when_the_working_folder_ch
     drop(unsaved);
     session.put("tokens", b"one").unwrap();
     session.save(None, &mut [(None, 0)]).unwrap();
-    // A file that is gone is made anew.
-    fs::remove_file(folder.join("chat.kv")).unwrap();
+    // A file that is gone is made anew. Wine keeps its name until it is closed.
+    if cfg!(unix) {
+        fs::remove_file(folder.join("chat.kv")).unwrap();
+    }
     session.put("more", b"two").unwrap();
     session.save(None, &mut [(None, 0)]).unwrap();
     assert_eq!(fs::read_dir(folder.join("other")).unwrap().count(), 0);
