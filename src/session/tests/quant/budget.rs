@@ -15,7 +15,7 @@ pub(super) fn model(rows: &Rows) -> Model {
 /// Grows a chat until tokens are dropped. Nobody attends, so that all blocks are worth the same. Returns the lengths from
 /// which on tokens are in fewer bits, in the file or gone, and gone, each with the working memory before.
 pub(super) fn grow(chat: &mut Chat) -> [(u64, usize); 3] {
-    let (mut limits, mut working, mut steps) = ([None; 3], 0, 0);
+    let (mut limits, mut working) = ([None; 3], 0);
     while limits[2].is_none() {
         if chat.layout.max_tokens() < chat.kv_len as usize + STEP {
             chat.move_cache(256);
@@ -25,20 +25,20 @@ pub(super) fn grow(chat: &mut Chat) -> [(u64, usize); 3] {
         let (stats, length) = (session.memory_stats().unwrap(), session.lengths(0).unwrap().logical);
         chat.append(STEP);
         chat.end(0);
-        // This reads the whole file.
-        if steps % 16 == 0 {
-            let blocks = chat.session.blocks_for_tests(0);
-            assert!(
-                blocks.iter().all(|(.., heads)| heads.iter().any(Option::is_some)),
-                "a block without a head is gone"
-            );
-        }
-        steps += 1;
+        let state = chat.session.state().unwrap();
+        let blocks = &state.layers[0].tokens().blocks;
+        let is_left = |block, head| blocks.lines(block, head).is_some() || blocks.in_file(block, head).is_some();
+        let has_heads = |block| (0..blocks.heads()).any(|head| is_left(block, head));
+        assert!((0..blocks.list().len() as u32).all(has_heads), "a block without a head is gone");
+        drop(state);
         let rungs = [Rung::K8V4, Rung::File, Rung::Dropping];
         let reached = limits.iter_mut().zip(rungs).filter(|(limit, rung)| limit.is_none() && stats.rung >= *rung);
         reached.for_each(|(limit, _)| *limit = Some((u64::from(length), working)));
         working = stats.working_bytes as usize;
     }
+    // This reads the whole file.
+    let blocks = chat.session.blocks_for_tests(0);
+    assert!(blocks.iter().all(|(.., heads)| heads.iter().any(Option::is_some)), "a block is gone");
     limits.map(Option::unwrap)
 }
 
