@@ -28,11 +28,11 @@ protected:
     }
 
     /// A session whose layers have different packings, as those of different backends.
-    void make(const std::string& config) {
+    void make(const std::string& config, std::uint32_t dims = 16) {
         hosts_.clear();
         session_ = of_model(config, "a model");
         for (std::uint32_t i = 0; i < layers; ++i) {
-            const mnnkv_layout layout = make_layout(pack_modes[i % 8], 2, 16, 512, 64);
+            const mnnkv_layout layout = make_layout(pack_modes[i % 8], 2, dims, 512, 64);
             hosts_.emplace_back(new session_layer(session_, i, layout, random_));
         }
     }
@@ -289,6 +289,37 @@ TEST_F(Chat, KeepsItsLastSaveWhereTheDiskIsFull) {
     ASSERT_TRUE(ok(next.open(path_.c_str()).code()) && ok(next.get("turn", turn).code()));
     EXPECT_EQ(turn, "2");
     ASSERT_NO_FATAL_FAILURE(step_all(1));
+}
+
+TEST_F(Chat, IsSavedInItsFileWhereTheDiskHasNoRoomToWriteItAnew) {
+    rlimit old = {};
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    for (const bool has_room : {true, false}) {
+        SCOPED_TRACE(has_room);
+        remove_files();
+        ASSERT_NO_FATAL_FAILURE(make("{}", 512));
+        ASSERT_NO_FATAL_FAILURE(step_all(300));
+        ASSERT_TRUE(ok(save(path_).code()));
+        const std::size_t all = bytes_of(path_).size();
+        ASSERT_NO_FATAL_FAILURE(hosts_[0]->clear());
+        ASSERT_NO_FATAL_FAILURE(hosts_[1]->clear());
+        ASSERT_TRUE(ok(save(path_).code())) << "two thirds of the file are free now";
+        ASSERT_NO_FATAL_FAILURE(hosts_[2]->step());
+        // Less than what the third layer has.
+        const rlimit full = {has_room ? old.rlim_cur : all / 4, old.rlim_max};
+        ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+        const mnnkv_status saved = save(path_).code();
+        ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+        ASSERT_TRUE(ok(saved));
+        EXPECT_EQ(bytes_of(path_).size() < all / 2, has_room);
+        ASSERT_TRUE(ok(session_.open().code()));
+        const mnnkv_cache cache = hosts_[2]->cache();
+        ASSERT_EQ(cache.kv_len, 301u);
+        ASSERT_TRUE(ok(mnnkv_kv_zero(cache.layout, cache.key, cache.value, 0, cache.kv_len)));
+        ASSERT_NO_FATAL_FAILURE(hosts_[2]->step());
+    }
+    std::signal(SIGXFSZ, handler);
 }
 #endif
 
