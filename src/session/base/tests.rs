@@ -1,3 +1,4 @@
+use super::{BASES, Base};
 use crate::attend::Step;
 use crate::common::Random;
 use crate::dtype::Dtype;
@@ -70,6 +71,11 @@ impl Chat {
         output.into_inner().unwrap()
     }
 
+    /// Where the prefix is in memory.
+    fn base(&self) -> *const Base {
+        &raw const *self.session.state().unwrap().base.as_ref().unwrap().0
+    }
+
     fn save(&mut self, path: &ChatPath) {
         let Chat { session, layout, key, value, len } = self;
         session.save(Some(path.text()), &mut [(Some(Cache::new(layout, key, value).unwrap()), *len)]).unwrap();
@@ -128,6 +134,26 @@ fn chats_over_a_base_share_its_blocks_and_attend_as_one_that_has_its_own() {
     let stats = shared.session.memory_stats().unwrap();
     assert!(stats.base_bytes > own / 2 && stats.block_bytes < own / 2, "{stats:?}");
     assert!(shared.step(1, 9) == before);
+}
+
+#[test]
+fn a_base_is_in_memory_once_until_its_last_session_goes() {
+    let paths = [ChatPath::new(), ChatPath::new()];
+    let [first, second] = paths.each_ref().map(|path| {
+        drop(prefix(path));
+        let config = format!(r#"{{"kv_memory_bytes": 200000, "kv_memory_base": "{}"}}"#, path.text());
+        move || Chat::new(&config).unwrap()
+    });
+    let is_known = || {
+        let bases = BASES.get(|| Ok(Mutex::default())).unwrap().lock().unwrap();
+        bases.iter().any(|base| base.file.storage().path() == Some(paths[0].text().as_ref()))
+    };
+    let (one, other, beside) = (first(), second(), first());
+    assert!(one.base() == beside.base() && one.base() != other.base());
+    drop(one);
+    assert!(is_known() && first().base() == beside.base());
+    drop(beside);
+    assert!(!is_known());
 }
 
 #[test]
