@@ -1,16 +1,15 @@
 // The adapter for MNN: a program saves and loads its chats. The chat judges every step's tokens and output.
 
 #include "chat.hpp"
+#include "../suites/full_disk.hpp"
 #include "mnnkv_chat.hpp"
 #include "mnnkv_mnn_api.hpp"
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -418,17 +417,13 @@ TEST_F(MnnChat, GivesBackTheDiskThatAFailedSaveTook) {
     ASSERT_TRUE(chat.host().command(save_to(path)));
     const std::string before = bytes_of(path);
     ASSERT_NO_FATAL_FAILURE(chat.say(1500));
-    rlimit old = {};
-    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
-    const rlimit full = {before.size() + 9000, old.rlim_max};
-    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
-    EXPECT_FALSE(chat.host().command(save_to(path)));
-    EXPECT_TRUE(bytes_of(path) == before);
-    EXPECT_FALSE(chat.host().command(R"({"kv_overwrite": true, "kv_save": ")" + other + "\"}"));
-    EXPECT_EQ(bytes_of(other), "another chat");
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
-    std::signal(SIGXFSZ, handler);
+    {
+        const full_disk disk(before.size() + 9000);
+        EXPECT_FALSE(chat.host().command(save_to(path)));
+        EXPECT_TRUE(bytes_of(path) == before);
+        EXPECT_FALSE(chat.host().command(R"({"kv_overwrite": true, "kv_save": ")" + other + "\"}"));
+        EXPECT_EQ(bytes_of(other), "another chat");
+    }
     EXPECT_NE(lines(mnn_stub::take_log()).find("mnn-kv: the chat is not saved: "), std::string::npos);
     EXPECT_TRUE(chat.host().command(save_to(path)));
     ASSERT_NO_FATAL_FAILURE(chat.decode(2));

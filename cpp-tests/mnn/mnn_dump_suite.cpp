@@ -6,8 +6,7 @@
 #include <map>
 
 #ifdef __linux__
-#include <csignal>
-#include <sys/resource.h>
+#include "../suites/full_disk.hpp"
 #endif
 
 namespace {
@@ -189,14 +188,10 @@ TEST_F(MnnDump, LeavesNoPartOfAStepThatTheDiskHasNoRoomFor) {
     const settings how = dumping(settings());
     chat chat(how);
     ASSERT_NO_FATAL_FAILURE(chat.say(20));
-    rlimit before = {};
-    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-    const rlimit small = {50 * 96, before.rlim_max};
-    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-    chat.say(100);
-    setrlimit(RLIMIT_FSIZE, &before);
-    std::signal(SIGXFSZ, handler);
+    {
+        const full_disk disk(50 * 96);
+        chat.say(100);
+    }
     ASSERT_NO_FATAL_FAILURE(chat.decode(3));
 
     EXPECT_EQ(read_dump(how).size(), 2u) << "the first step of two layers";

@@ -7,8 +7,7 @@
 #include <memory>
 
 #ifdef __unix__
-#include <csignal>
-#include <sys/resource.h>
+#include "full_disk.hpp"
 #endif
 
 namespace {
@@ -270,19 +269,15 @@ TEST_F(Chat, KeepsItsLastSaveWhereTheDiskIsFull) {
     const std::string before = bytes_of(path_);
     ASSERT_NO_FATAL_FAILURE(step_all(300));
     ASSERT_TRUE(ok(session_.put("turn", "2", 1).code()));
-    rlimit old = {};
-    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
-    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
     for (const std::size_t more : {0u, 1u, 4000u, 9000u}) {
-        const rlimit full = {before.size() + more, old.rlim_max};
-        ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
-        EXPECT_TRUE(refuses(MNNKV_IO, path_, [&] { return save(path_).code(); }));
-        EXPECT_TRUE(refuses(MNNKV_IO, other_, [&] { return save(other_).code(); }));
-        ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+        {
+            const full_disk disk(before.size() + more);
+            EXPECT_TRUE(refuses(MNNKV_IO, path_, [&] { return save(path_).code(); }));
+            EXPECT_TRUE(refuses(MNNKV_IO, other_, [&] { return save(other_).code(); }));
+        }
         EXPECT_TRUE(bytes_of(path_) == before) << more << " bytes of room";
         EXPECT_EQ(bytes_of(other_), "");
     }
-    std::signal(SIGXFSZ, handler);
     std::string turn;
     ASSERT_TRUE(ok(save(path_).code()) && ok(save(other_).code()));
     mnnkv::session next = of_model("{}", "a model");
@@ -292,9 +287,6 @@ TEST_F(Chat, KeepsItsLastSaveWhereTheDiskIsFull) {
 }
 
 TEST_F(Chat, IsSavedInItsFileWhereTheDiskHasNoRoomToWriteItAnew) {
-    rlimit old = {};
-    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
-    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
     for (const bool has_room : {true, false}) {
         SCOPED_TRACE(has_room);
         remove_files();
@@ -306,12 +298,11 @@ TEST_F(Chat, IsSavedInItsFileWhereTheDiskHasNoRoomToWriteItAnew) {
         ASSERT_NO_FATAL_FAILURE(hosts_[1]->clear());
         ASSERT_TRUE(ok(save(path_).code())) << "two thirds of the file are free now";
         ASSERT_NO_FATAL_FAILURE(hosts_[2]->step());
-        // Less than what the third layer has.
-        const rlimit full = {has_room ? old.rlim_cur : all / 4, old.rlim_max};
-        ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
-        const mnnkv_status saved = save(path_).code();
-        ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
-        ASSERT_TRUE(ok(saved));
+        {
+            // A quarter is less than what the third layer has.
+            const full_disk disk(has_room ? all : all / 4);
+            ASSERT_TRUE(ok(save(path_).code()));
+        }
         EXPECT_EQ(bytes_of(path_).size() < all / 2, has_room);
         ASSERT_TRUE(ok(session_.open().code()));
         const mnnkv_cache cache = hosts_[2]->cache();
@@ -319,7 +310,6 @@ TEST_F(Chat, IsSavedInItsFileWhereTheDiskHasNoRoomToWriteItAnew) {
         ASSERT_TRUE(ok(mnnkv_kv_zero(cache.layout, cache.key, cache.value, 0, cache.kv_len)));
         ASSERT_NO_FATAL_FAILURE(hosts_[2]->step());
     }
-    std::signal(SIGXFSZ, handler);
 }
 #endif
 
